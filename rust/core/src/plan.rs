@@ -1,0 +1,277 @@
+//! A plan: the spec with every default filled, ready to be executed or printed.
+//!
+//! Nothing here is optional in the sense of "decide later"; an `Option` that is left means that the
+//! thing is truly absent (no memory limit, say).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Version of the plan's form; a stored plan of another version is refused.
+pub const PLAN_VERSION: u32 = 1;
+
+/// A fully resolved study.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// [`PLAN_VERSION`].
+    pub plan_version: u32,
+    /// The study's name.
+    pub name: String,
+    /// Where volumes and servers live.
+    pub site: SiteKind,
+    /// Directory under which volumes, sockets and other short-lived files are made.
+    pub work_dir: PathBuf,
+    /// Every combination of levels, in the order of the spec.
+    pub cells: Vec<Cell>,
+    /// Blocks, order and what they are compared with.
+    pub design: Design,
+}
+
+/// Where a trial's volume and server live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SiteKind {
+    /// This machine, with the privileged commands run directly as root (or none needed).
+    Local,
+    /// Through the Docker daemon, without sudo.
+    Docker,
+}
+
+/// One combination of levels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cell {
+    /// Unique within the plan; the levels joined, for example `ext4/scale=1/clients=8`.
+    pub label: String,
+    /// Factor to level, of the factors that vary (engine and storage are always there).
+    pub levels: BTreeMap<String, String>,
+    /// The engine of this cell.
+    pub engine: EnginePlan,
+    /// The storage of this cell.
+    pub storage: StoragePlan,
+    /// The workload of this cell.
+    pub workload: WorkloadPlan,
+}
+
+/// How a database server is made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EnginePlan {
+    /// Level name of the factor `engine`.
+    pub label: String,
+    /// The kind of database.
+    pub kind: EngineKind,
+    /// The version asked for, `13` or `13.23`: a prefix, in whole components, of what must run.
+    pub version: String,
+    /// Whether another version than the one asked for may run (it is then named in every table).
+    pub allow_other_version: bool,
+    /// How the server comes to be.
+    pub provision: Provision,
+    /// How clients reach it.
+    pub transport: TransportKind,
+    /// Settings given to the server and read back from it, the durability settings always among them.
+    pub settings: BTreeMap<String, String>,
+    /// How the cluster is initialised.
+    pub initdb: Initdb,
+}
+
+/// Kinds of database engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineKind {
+    /// PostgreSQL.
+    Postgres,
+}
+
+/// Ways a server is provisioned.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Provision {
+    /// A container, started with testcontainers.
+    Container {
+        /// Image references in the order in which they are tried: present here, pulled, built here.
+        images: Vec<String>,
+        /// Size of `/dev/shm` in bytes.
+        shm_size_bytes: u64,
+        /// Memory limit in bytes; absent means none.
+        memory_bytes: Option<u64>,
+        /// CPU limit in cores; absent means none.
+        cpus: Option<f64>,
+    },
+    /// Binaries on this machine.
+    Process {
+        /// Directory that holds `initdb` and `postgres`.
+        bin_dir: PathBuf,
+    },
+    /// A server that exists already; only a schema of ours is made in it.
+    Url {
+        /// Connection URL without its password, which is read from the environment variable
+        /// `BEDPLATE_PASSWORD` or `PGPASSWORD`.
+        url: String,
+    },
+}
+
+/// How clients reach the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TransportKind {
+    /// A Unix socket.
+    Unix,
+    /// TCP on the loopback interface (or as the URL says).
+    Tcp,
+}
+
+/// Keys of `initdb`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Initdb {
+    /// Locale, `C` by default.
+    pub locale: String,
+    /// Encoding, `UTF8` by default.
+    pub encoding: String,
+    /// Data checksums, off by default as in PostgreSQL 13 itself.
+    pub checksums: bool,
+}
+
+/// What a server's data directory lives on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoragePlan {
+    /// Level name of the factor `storage`.
+    pub label: String,
+    /// What is made.
+    pub kind: StorageKind,
+}
+
+/// Kinds of storage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum StorageKind {
+    /// A plain directory on whatever holds `path`.
+    Directory {
+        /// The directory under which a fresh one is made for each trial.
+        path: PathBuf,
+    },
+    /// Memory.
+    Tmpfs {
+        /// Size limit in bytes.
+        size_bytes: u64,
+    },
+    /// ext4 on a loop device.
+    Ext4(LoopVolume),
+    /// xfs on a loop device.
+    Xfs(LoopVolume),
+    /// What an existing server (provision `url`) has; nothing is made and nothing known.
+    Existing,
+}
+
+/// A file system on a loop device over a fully written image file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoopVolume {
+    /// Size of the image in bytes.
+    pub size_bytes: u64,
+    /// Block size of the file system in bytes.
+    pub block_size_bytes: u32,
+    /// Further arguments for mkfs, after our own.
+    pub mkfs_options: Vec<String>,
+    /// Mount options, `noatime` by default.
+    pub mount_options: Vec<String>,
+}
+
+/// What is executed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkloadPlan {
+    /// The workload's kind.
+    pub kind: WorkloadKind,
+    /// Scale factor: 100,000 accounts each.
+    pub scale: u32,
+    /// Concurrent connections.
+    pub clients: u32,
+    /// Threads that carry them.
+    pub threads: u32,
+    /// How statements are sent.
+    pub protocol: QueryProtocol,
+    /// How long the measured part is.
+    pub length: RunLength,
+    /// Seconds of load before measuring starts.
+    pub warmup_s: f64,
+}
+
+/// The built-in workloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkloadKind {
+    /// pgbench's `tpcb-like`.
+    Tpcb,
+    /// pgbench's `simple-update`.
+    SimpleUpdate,
+    /// pgbench's `select-only`.
+    SelectOnly,
+}
+
+/// How statements are sent; the words are pgbench's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueryProtocol {
+    /// One text message per statement.
+    Simple,
+    /// Parse, bind and execute for each statement.
+    Extended,
+    /// Parsed once per connection, then bind and execute.
+    Prepared,
+}
+
+/// Length of the measured part.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum RunLength {
+    /// Seconds.
+    DurationS(f64),
+    /// Transactions for each client; there is then no warm-up.
+    Transactions(u64),
+}
+
+/// Design of the study.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Design {
+    /// Named set of defaults.
+    pub profile: Profile,
+    /// Passes over all cells.
+    pub blocks: u32,
+    /// Seed of the order and of all random values.
+    pub seed: u64,
+    /// Factor to level of the cell others will be compared with; empty when none was named.
+    pub baseline: BTreeMap<String, String>,
+    /// For each block, the order of the cells (indices into `cells`).
+    pub order: Vec<Vec<usize>>,
+}
+
+/// Named sets of defaults for lengths and blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// A look whether everything works; no performance verdict.
+    Smoke,
+    /// A regression gate on a shared machine.
+    Gate,
+    /// Numbers to publish.
+    Publish,
+    /// The same cell against itself.
+    Calibrate,
+}
+
+impl Plan {
+    /// The content hash of the plan: SHA-256 over its canonical JSON, in hexadecimal.
+    ///
+    /// Keys are in the order of the types and maps are sorted, so equal plans have equal bytes.
+    pub fn plan_id(&self) -> String {
+        let bytes = serde_json::to_vec(self).expect("a plan is always serialisable");
+        Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}

@@ -1,0 +1,227 @@
+//! What a trial leaves behind, as plain values; the results crate turns them into tables.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// One measured execution of one cell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrialId {
+    /// Identifier of the run, as in its directory's name.
+    pub run: String,
+    /// Number of the trial within the run, from 0 in order of execution.
+    pub trial: u32,
+    /// Block it belongs to, from 0.
+    pub block: u32,
+    /// Index of the cell in the plan.
+    pub cell: usize,
+}
+
+impl TrialId {
+    /// Short name, usable in file, container and volume names: `bedplate-RUN-t0007`.
+    pub fn resource_name(&self) -> String {
+        format!("bedplate-{}-t{:04}", self.run, self.trial)
+    }
+}
+
+/// Phases of a trial, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Making the volume and starting the server.
+    Provision,
+    /// Filling the database.
+    Load,
+    /// Checkpoint and an idle device.
+    Settle,
+    /// Load that is not counted.
+    Warmup,
+    /// Load that is counted.
+    Measure,
+    /// Invariants, and what the server says.
+    Verify,
+    /// Tearing down.
+    Teardown,
+}
+
+/// Whether a trial's numbers may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TrustLevel {
+    /// Nothing speaks against them.
+    Sound,
+    /// They may be used by someone who has read the reasons.
+    Caveat,
+    /// They may not be used.
+    Void,
+}
+
+/// A trust level with its reasons (empty when sound).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trust {
+    /// The level.
+    pub level: TrustLevel,
+    /// One plain sentence each.
+    pub reasons: Vec<String>,
+}
+
+impl Trust {
+    /// Sound, with no reasons.
+    pub fn sound() -> Self {
+        Self { level: TrustLevel::Sound, reasons: Vec::new() }
+    }
+
+    /// Lowers the level to at least `level` and adds the reason.
+    pub fn lower(&mut self, level: TrustLevel, reason: impl Into<String>) {
+        self.level = self.level.max(level);
+        self.reasons.push(reason.into());
+    }
+}
+
+/// Counts of what became of transactions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcomes {
+    /// Transactions committed.
+    pub committed: u64,
+    /// Transactions failed, by SQLSTATE.
+    pub failed: BTreeMap<String, u64>,
+}
+
+impl Outcomes {
+    /// Failed transactions of every SQLSTATE.
+    pub fn failed_total(&self) -> u64 {
+        self.failed.values().sum()
+    }
+
+    /// Adds another count to this one.
+    pub fn merge(&mut self, other: &Self) {
+        self.committed += other.committed;
+        for (sqlstate, count) in &other.failed {
+            *self.failed.entry(sqlstate.clone()).or_default() += count;
+        }
+    }
+}
+
+/// One second of a trial, of all threads together.
+///
+/// The last interval of a phase may be shorter than a second; `length_s` says so.
+#[derive(Debug, Clone)]
+pub struct Interval {
+    /// [`Phase::Warmup`] or [`Phase::Measure`].
+    pub phase: Phase,
+    /// Seconds from the start of the load (warm-up included) to the start of this interval.
+    pub start_s: f64,
+    /// Length in seconds.
+    pub length_s: f64,
+    /// Outcomes of transactions that ended in this interval.
+    pub outcomes: Outcomes,
+    /// Clients that were connected at the end of the interval.
+    pub live_clients: u32,
+    /// Service times in nanoseconds of the committed transactions that ended in this interval.
+    pub service_time_ns: Histogram<u64>,
+}
+
+/// One reading of one metric.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MetricSample {
+    /// Seconds from the start of the load.
+    pub at_s: f64,
+    /// Name, ending in its unit: `host_cpu_user_fraction`.
+    pub metric: String,
+    /// The reading.
+    pub value: f64,
+}
+
+/// What the server says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServerFacts {
+    /// `version()` in full.
+    pub version_full: String,
+    /// `server_version` (`13.23`, say).
+    pub version: String,
+    /// Every row of `pg_settings`: name to canonical value.
+    pub settings: BTreeMap<String, String>,
+    /// Image reference, image id and repository digest, binaries' directory: what was started.
+    pub provenance: BTreeMap<String, String>,
+    /// Data directory's mount as the server itself sees it (see [`MountFacts`]); absent when the
+    /// server's namespace cannot be looked into (provision `url`).
+    pub data_mount: Option<MountFacts>,
+}
+
+/// One line of a `mountinfo` file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountFacts {
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// Type of file system.
+    pub fs_type: String,
+    /// Source, `/dev/loop3` say.
+    pub source: String,
+    /// Options of the mount and of the super block, in the order of the kernel.
+    pub options: Vec<String>,
+}
+
+/// What is known of a volume, read back from the live thing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeFacts {
+    /// Name to value: `mkfs_version`, `mkfs_command`, `image_bytes`, `image_allocated_bytes`,
+    /// `loop_device`, `loop_direct_io`, `loop_write_cache`, `loop_scheduler`, `block_size_bytes`,
+    /// `backing_fs_type`, `backing_mount_options`.
+    pub facts: BTreeMap<String, String>,
+    /// What speaks against trusting the volume's numbers, one sentence each.
+    pub caveats: Vec<String>,
+}
+
+/// Everything about one trial but its intervals and metrics.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrialRecord {
+    /// Which trial.
+    pub id: TrialId,
+    /// Label of its cell.
+    pub cell_label: String,
+    /// Wall-clock start, RFC 3339 in UTC.
+    pub started_at: String,
+    /// Seconds spent in each phase, in order.
+    pub phase_s: Vec<(Phase, f64)>,
+    /// Whether the numbers may be used.
+    pub trust: Trust,
+    /// Length of the measured window in seconds.
+    pub window_s: f64,
+    /// Outcomes within the measured window.
+    pub outcomes: Outcomes,
+    /// Committed transactions of the whole load, warm-up and the last unfinished ones included.
+    pub committed_all: u64,
+    /// Clients that lost their connection or could not make one.
+    pub clients_lost: u32,
+    /// CPU time of the load threads within the window in seconds (user and system).
+    pub client_cpu_s: f64,
+    /// Seconds from the first connection attempt until all clients were connected.
+    pub connect_s: f64,
+    /// Size of the database after loading in bytes.
+    pub database_bytes: u64,
+    /// What the server says of itself.
+    pub server: ServerFacts,
+    /// What is known of the volume.
+    pub volume: VolumeFacts,
+    /// The error that ended a void trial early.
+    pub error: Option<String>,
+}
+
+impl TrialRecord {
+    /// Committed transactions per second of the measured window; absent for a void trial or an
+    /// empty window, so that no plain number comes of either.
+    pub fn tps(&self) -> Option<f64> {
+        (self.trust.level != TrustLevel::Void && self.window_s > 0.0)
+            .then(|| self.outcomes.committed as f64 / self.window_s)
+    }
+}
+
+/// Facts of machine and software, before and after a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// Name to value: `bedplate_version`, `bedplate_build`, `kernel`, `cpu_model`, `cpus`,
+    /// `memory_bytes`, `clocksource`, `cpu_governor`, `docker_version`, `work_dir_fs_type`, ….
+    /// What cannot be seen here is the word `unknown`, never left out.
+    pub facts: BTreeMap<String, String>,
+}
