@@ -8,9 +8,14 @@
 //! [`run::execute`] turns a plan into trials through the seams in [`seam`], whose implementations
 //! live in the adapters; what was measured goes to a [`seam::RunSink`].
 
+pub mod capabilities;
 pub mod error;
 pub mod plan;
 pub mod record;
+pub mod resolve;
+pub mod rng;
 pub mod seam;
+pub mod sizing;
+pub mod spec;
 
 pub use error::{Error, ErrorKind, Result};

@@ -3,11 +3,15 @@
 //! Nothing here is optional in the sense of "decide later"; an `Option` that is left means that the
 //! thing is truly absent (no memory limit, say).
 
+mod render;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+use crate::sizing;
 
 /// Version of the plan's form; a stored plan of another version is refused.
 pub const PLAN_VERSION: u32 = 1;
@@ -38,6 +42,16 @@ pub enum SiteKind {
     Local,
     /// Through the Docker daemon, without sudo.
     Docker,
+}
+
+impl SiteKind {
+    /// The word in specs, plans and tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Docker => "docker",
+        }
+    }
 }
 
 /// One combination of levels.
@@ -86,6 +100,15 @@ pub enum EngineKind {
     Postgres,
 }
 
+impl EngineKind {
+    /// The word in specs, plans and tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+        }
+    }
+}
+
 /// Ways a server is provisioned.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
@@ -122,6 +145,16 @@ pub enum TransportKind {
     Unix,
     /// TCP on the loopback interface (or as the URL says).
     Tcp,
+}
+
+impl TransportKind {
+    /// The word in specs, plans and tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Unix => "unix",
+            Self::Tcp => "tcp",
+        }
+    }
 }
 
 /// Keys of `initdb`.
@@ -214,6 +247,17 @@ pub enum WorkloadKind {
     SelectOnly,
 }
 
+impl WorkloadKind {
+    /// The word in specs, plans and tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tpcb => "tpcb",
+            Self::SimpleUpdate => "simple-update",
+            Self::SelectOnly => "select-only",
+        }
+    }
+}
+
 /// How statements are sent; the words are pgbench's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -224,6 +268,17 @@ pub enum QueryProtocol {
     Extended,
     /// Parsed once per connection, then bind and execute.
     Prepared,
+}
+
+impl QueryProtocol {
+    /// The word in specs, plans and tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Simple => "simple",
+            Self::Extended => "extended",
+            Self::Prepared => "prepared",
+        }
+    }
 }
 
 /// Length of the measured part.
@@ -266,6 +321,18 @@ pub enum Profile {
     Calibrate,
 }
 
+impl Profile {
+    /// The word in specs, plans and tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Smoke => "smoke",
+            Self::Gate => "gate",
+            Self::Publish => "publish",
+            Self::Calibrate => "calibrate",
+        }
+    }
+}
+
 impl Plan {
     /// The content hash of the plan: SHA-256 over its canonical JSON, in hexadecimal.
     ///
@@ -274,4 +341,86 @@ impl Plan {
         let bytes = serde_json::to_vec(self).expect("a plan is always serialisable");
         Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect()
     }
+
+    /// How much disk and time the plan will take.
+    pub fn estimate(&self) -> Estimate {
+        let trials_s: f64 = self.cells.iter().map(Cell::estimated_s).sum();
+        Estimate {
+            trials: self.design.blocks.saturating_mul(self.cells.len() as u32),
+            disk_bytes: self.cells.iter().map(Cell::disk_bytes).max().unwrap_or(0),
+            duration_s: trials_s * f64::from(self.design.blocks),
+        }
+    }
+
+    /// The plan for people: every field, the cells, the order and the estimate, as plain text.
+    pub fn render(&self) -> String {
+        render::plan(self)
+    }
+}
+
+/// How much disk and time a plan will take.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Trials: cells times blocks.
+    pub trials: u32,
+    /// Disk use of the largest trial in bytes; trials run one after another and leave nothing.
+    pub disk_bytes: u64,
+    /// Length of all trials in seconds.
+    pub duration_s: f64,
+}
+
+/// Starting a server and taking everything down again, in seconds.
+const PROVISION_S: f64 = 6.0;
+/// Rate at which an image file is written.
+const IMAGE_BYTES_PER_SECOND: f64 = 500e6;
+/// Load, vacuum and checkpoint of one unit of scale, in seconds.
+const LOAD_S_PER_SCALE: f64 = 0.25;
+/// Assumed rate where a number of transactions is asked for.
+const TRANSACTIONS_PER_SECOND: f64 = 1000.0;
+
+impl Cell {
+    /// Bytes of disk that a trial of this cell takes; memory is no disk, and what a server that
+    /// exists already needs is all in its own storage.
+    pub fn disk_bytes(&self) -> u64 {
+        match &self.storage.kind {
+            StorageKind::Ext4(volume) | StorageKind::Xfs(volume) => volume.size_bytes,
+            StorageKind::Directory { .. } => {
+                sizing::needed_bytes(&self.workload, &self.engine.settings)
+            }
+            StorageKind::Tmpfs { .. } | StorageKind::Existing => 0,
+        }
+    }
+
+    /// Seconds that a trial of this cell takes, all phases together.
+    pub fn estimated_s(&self) -> f64 {
+        let image_bytes = match &self.storage.kind {
+            StorageKind::Ext4(volume) | StorageKind::Xfs(volume) => volume.size_bytes,
+            _ => 0,
+        };
+        let measured_s = match self.workload.length {
+            RunLength::DurationS(seconds) => seconds,
+            RunLength::Transactions(count) => {
+                count as f64 * f64::from(self.workload.clients) / TRANSACTIONS_PER_SECOND
+            }
+        };
+        PROVISION_S
+            + image_bytes as f64 / IMAGE_BYTES_PER_SECOND
+            + LOAD_S_PER_SCALE * f64::from(self.workload.scale)
+            + self.workload.warmup_s
+            + measured_s
+    }
+}
+
+impl EnginePlan {
+    /// Whether `actual`, as a server reports its version, is the one asked for: `13` accepts
+    /// `13.23` and `13.23 (Debian 13.23-1)`, but not `130.1`.
+    pub fn is_version(&self, actual: &str) -> bool {
+        version_has_prefix(actual, &self.version)
+    }
+}
+
+/// Whether `version` starts with `prefix` in whole components; what follows a space is ignored.
+pub fn version_has_prefix(version: &str, prefix: &str) -> bool {
+    let number = version.split_whitespace().next().unwrap_or_default();
+    number.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

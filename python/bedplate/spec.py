@@ -1,0 +1,390 @@
+"""What to measure, as typed values.
+
+Each class here stands for one table of a spec file, with the same keys, and a scalar that may vary
+takes a list and becomes a factor:
+
+>>> spec = Spec(
+...     engine=Postgres("13"),
+...     storage=[Ext4(), Xfs(size="4GiB")],
+...     workload=TpcB(scale=10, clients=[1, 8]),
+... )
+>>> spec.to_dict()["workload"]
+{'kind': 'tpcb', 'scale': 10, 'clients': [1, 8]}
+
+Nothing is checked here and no default is filled: `bedplate.plan` does both, with the same messages
+as for a spec file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from os import PathLike, fspath
+from typing import ClassVar, Literal, TypeAlias, TypeVar, Union, cast
+
+__all__ = [
+    "Design",
+    "Directory",
+    "Engine",
+    "Ext4",
+    "Levels",
+    "Postgres",
+    "SelectOnly",
+    "SimpleUpdate",
+    "Spec",
+    "Storage",
+    "Tmpfs",
+    "TpcB",
+    "Workload",
+    "Xfs",
+]
+
+T = TypeVar("T")
+
+# The next form is the only one that is generic at run time in Python 3.10.
+Levels = Union[T, Sequence[T]]  # noqa: UP007
+"""One value, or a list of values that become the levels of a factor."""
+
+Scalar: TypeAlias = "str | int | float | bool"
+Size: TypeAlias = "str | int"
+Seconds: TypeAlias = "str | float"
+Path: TypeAlias = "str | PathLike[str]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
+class _Table:
+    """A table of the spec: its fields are the keys, and None is a key that is left out."""
+
+    kind: ClassVar[str | None] = None
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return the keys that were given, in the form of a spec file."""
+        table: dict[str, Json] = {}
+        if self.kind is not None:
+            table["kind"] = self.kind
+        # Only dataclasses derive from this class; Spec stands for any of them.
+        for entry in fields(cast("Spec", self)):
+            value = _plain(getattr(self, entry.name))
+            if value is not None:
+                table[entry.name] = value
+        return table
+
+
+def _plain(value: object) -> Json:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, _Table):
+        return value.to_dict()
+    if isinstance(value, PathLike):
+        return fspath(cast("PathLike[str]", value))
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, object]", value).items()
+        return {key: _plain(item) for key, item in items}
+    # numpy scalars and the like know their Python value.
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "ndim", 0) == 0:
+        return _plain(item())
+    if hasattr(value, "__iter__"):
+        return [_plain(item) for item in cast("Sequence[object]", value)]
+    raise TypeError(f"{value!r} has no place in a spec")
+
+
+@dataclass(frozen=True)
+class Postgres(_Table):
+    """A PostgreSQL server.
+
+    Parameters
+    ----------
+    version
+        Version, a prefix in whole components: ``"13"`` accepts 13.23. Default ``"13"``.
+    label
+        Name of this level of the factor ``engine``. Default ``postgres-13``, after the version.
+    allow_other_version
+        Whether another version may run; every table then says which did.
+    provision
+        ``"container"``, ``"process"`` (binaries on this machine) or ``"url"`` (a server that
+        exists already). Default ``"container"`` where Docker answers, otherwise ``"process"``.
+    image
+        Container: an image in place of the pinned one.
+    shm_size
+        Container: size of ``/dev/shm``. Default ``"256MiB"``.
+    memory
+        Container: memory limit.
+    cpus
+        Container: CPU limit in cores.
+    bin_dir
+        Process: directory that holds ``initdb`` and ``postgres``.
+    url
+        Url: where the server is, without a password, which is read from the environment variable
+        ``BEDPLATE_PASSWORD`` or ``PGPASSWORD``.
+    transport
+        ``"unix"`` (default) or ``"tcp"``.
+    settings
+        PostgreSQL's settings. ``fsync``, ``synchronous_commit`` and ``full_page_writes`` are on
+        unless named here.
+    locale, encoding, checksums
+        What ``initdb`` is told. Default ``"C"``, ``"UTF8"`` and no checksums.
+    """
+
+    kind: ClassVar[str | None] = "postgres"
+
+    version: Levels[str] | None = None
+    _: KW_ONLY
+    label: str | None = None
+    allow_other_version: bool | None = None
+    provision: Literal["container", "process", "url"] | None = None
+    image: str | None = None
+    shm_size: Size | None = None
+    memory: Size | None = None
+    cpus: float | None = None
+    bin_dir: Path | None = None
+    url: str | None = None
+    transport: Literal["unix", "tcp"] | None = None
+    settings: Mapping[str, Levels[Scalar]] | None = None
+    locale: str | None = None
+    encoding: str | None = None
+    checksums: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directory(_Table):
+    """A plain directory, on whatever file system holds it.
+
+    Parameters
+    ----------
+    path
+        Absolute path of the directory under which fresh ones are made. Default: the work
+        directory.
+    label
+        Name of this level of the factor ``storage``. Default ``"directory"``.
+    """
+
+    kind: ClassVar[str | None] = "directory"
+
+    path: Path | None = None
+    label: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tmpfs(_Table):
+    """Memory.
+
+    Parameters
+    ----------
+    size
+        Size limit, bytes or text such as ``"2GiB"``. Default: from the scale.
+    label
+        Name of this level of the factor ``storage``. Default ``"tmpfs"``.
+    """
+
+    kind: ClassVar[str | None] = "tmpfs"
+
+    size: Size | None = None
+    label: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ext4(_Table):
+    """The file system ext4, made fresh on a loop device for each trial.
+
+    Parameters
+    ----------
+    size
+        Size of the volume, bytes or text such as ``"24GiB"``. Default: from the scale.
+    block_size
+        1024, 2048 or 4096 bytes. Default 4096.
+    mkfs_options
+        Further arguments for ``mkfs.ext4``.
+    mount_options
+        Mount options. Default ``["noatime"]``.
+    label
+        Name of this level of the factor ``storage``. Default ``"ext4"``.
+    """
+
+    kind: ClassVar[str | None] = "ext4"
+
+    size: Size | None = None
+    block_size: Levels[int] | None = None
+    mkfs_options: Sequence[str] | None = None
+    mount_options: Sequence[str] | None = None
+    label: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Xfs(_Table):
+    """The file system xfs, made fresh on a loop device for each trial.
+
+    Parameters
+    ----------
+    size
+        Size of the volume, bytes or text such as ``"24GiB"``; at least 300 MiB. Default: from the
+        scale.
+    block_size
+        A power of two from 512 to 65536 bytes. Default 4096.
+    mkfs_options
+        Further arguments for ``mkfs.xfs``.
+    mount_options
+        Mount options. Default ``["noatime"]``.
+    label
+        Name of this level of the factor ``storage``. Default ``"xfs"``.
+    """
+
+    kind: ClassVar[str | None] = "xfs"
+
+    size: Size | None = None
+    block_size: Levels[int] | None = None
+    mkfs_options: Sequence[str] | None = None
+    mount_options: Sequence[str] | None = None
+    label: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BuiltIn(_Table):
+    """The keys that all built-in workloads have."""
+
+    scale: Levels[int] | None = None
+    clients: Levels[int] | None = None
+    threads: Levels[int] | None = None
+    protocol: Levels[Literal["simple", "extended", "prepared"]] | None = None
+    duration: Seconds | None = None
+    transactions: int | None = None
+    warmup: Seconds | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TpcB(_BuiltIn):
+    """pgbench's default transaction, in the manner of TPC-B: three updates, a select, an insert.
+
+    Parameters
+    ----------
+    scale
+        Scale factor, 100,000 accounts each. Default 1.
+    clients
+        Concurrent connections. Default 1.
+    threads
+        Threads that carry them. Default: as many as clients, at most one for each CPU.
+    protocol
+        ``"simple"`` (default), ``"extended"`` or ``"prepared"``, as pgbench means them.
+    duration
+        Length of the measured part, seconds or text such as ``"2min"``. Default: by profile.
+    transactions
+        Transactions for each client, in place of `duration`; there is then no warm-up.
+    warmup
+        Load before measuring starts, seconds or text. Default: by profile.
+    """
+
+    kind: ClassVar[str | None] = "tpcb"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimpleUpdate(_BuiltIn):
+    """pgbench's ``simple-update``: an update, a select, an insert, without the contended rows.
+
+    The parameters are those of `TpcB`.
+    """
+
+    kind: ClassVar[str | None] = "simple-update"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectOnly(_BuiltIn):
+    """pgbench's ``select-only``: one select by key.
+
+    The parameters are those of `TpcB`.
+    """
+
+    kind: ClassVar[str | None] = "select-only"
+
+
+Engine: TypeAlias = Postgres
+Storage: TypeAlias = Directory | Tmpfs | Ext4 | Xfs
+Workload: TypeAlias = TpcB | SimpleUpdate | SelectOnly
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design(_Table):
+    """How the study is laid out.
+
+    Parameters
+    ----------
+    profile
+        Named set of defaults: ``"smoke"`` (default, a look whether everything works), ``"gate"``,
+        ``"publish"`` or ``"calibrate"``.
+    blocks
+        Passes over all cells, each in its own random order. Default: by profile.
+    seed
+        Seed of the order and of all random values. Default 20.
+    baseline
+        Factor to level of the cells that the others are compared with, such as
+        ``{"storage": "ext4"}``.
+    """
+
+    profile: Literal["smoke", "gate", "publish", "calibrate"] | None = None
+    blocks: int | None = None
+    seed: int | None = None
+    baseline: Mapping[str, Scalar] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec(_Table):
+    """A study: what to run, on what, and how often.
+
+    Parameters
+    ----------
+    engine
+        One engine, or a list that becomes the factor ``engine``. Default: PostgreSQL 13.
+    storage
+        One storage, or a list that becomes the factor ``storage``.
+    workload
+        What is executed; a list of workloads that differ in their class alone becomes the factor
+        ``workload``. Default: `TpcB` at scale 1 with one client.
+    design
+        Profile, blocks, seed and baseline.
+    name
+        The study's name.
+    site
+        ``"local"`` (this machine) or ``"docker"`` (through the daemon, no root needed). Default
+        ``"local"`` as root, otherwise ``"docker"`` where the daemon answers.
+    work_dir
+        Absolute path of the directory for short-lived files.
+    """
+
+    name: str | None = None
+    site: Literal["local", "docker"] | None = None
+    work_dir: Path | None = None
+    engine: Levels[Engine] | None = None
+    storage: Levels[Storage] | None = None
+    workload: Levels[Workload] | None = None
+    design: Design | None = None
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return the spec in the form of a spec file.
+
+        Raises
+        ------
+        ValueError
+            When the workloads of a list differ in more than their class.
+        """
+        table = super().to_dict()
+        if isinstance(table.get("workload"), list):
+            table["workload"] = _merge(cast("list[dict[str, Json]]", table["workload"]))
+        return table
+
+    def to_json(self) -> str:
+        """Return the spec as JSON."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+
+def _merge(workloads: list[dict[str, Json]]) -> dict[str, Json]:
+    """Make one table of workloads that differ in their kind alone."""
+    if not workloads:
+        raise ValueError("`workload` is an empty list, but at least one workload is expected")
+    shared = [{key: value for key, value in table.items() if key != "kind"} for table in workloads]
+    if any(table != shared[0] for table in shared):
+        raise ValueError(
+            "`workload` lists workloads that differ in more than their class; "
+            "give each the same scale, clients and so on"
+        )
+    kinds: list[Json] = [table["kind"] for table in workloads]
+    return {"kind": kinds, **shared[0]}

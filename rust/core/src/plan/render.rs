@@ -1,0 +1,216 @@
+//! A plan as text for people.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::{EnginePlan, Plan, Provision, RunLength, StorageKind, StoragePlan, WorkloadPlan};
+use crate::sizing::{bytes_text, seconds_text};
+
+/// Every field of the plan. Engines, storages and workloads are printed once each and named by
+/// number in the table of cells.
+pub(super) fn plan(plan: &Plan) -> String {
+    let engines = distinct(plan.cells.iter().map(|cell| &cell.engine));
+    let storages = distinct(plan.cells.iter().map(|cell| &cell.storage));
+    let workloads = distinct(plan.cells.iter().map(|cell| &cell.workload));
+    let mut text = fields(&[
+        ("plan", plan.name.clone()),
+        ("plan_id", plan.plan_id()),
+        ("plan_version", plan.plan_version.to_string()),
+        ("site", plan.site.word().to_owned()),
+        ("work_dir", plan.work_dir.display().to_string()),
+    ]);
+    for (number, item) in engines.iter().enumerate() {
+        section(&mut text, "engine", number, engines.len(), &engine(item));
+    }
+    for (number, item) in storages.iter().enumerate() {
+        section(&mut text, "storage", number, storages.len(), &storage(item));
+    }
+    for (number, item) in workloads.iter().enumerate() {
+        section(&mut text, "workload", number, workloads.len(), &workload(item));
+    }
+    text += "\ndesign\n";
+    text += &indented(&design(plan));
+    text += "\ncells\n";
+    text += &cells(plan, &engines, &storages, &workloads);
+    text += "\norder (numbers of cells)\n";
+    for (block, order) in plan.design.order.iter().enumerate() {
+        let order: Vec<String> = order.iter().map(|cell| (cell + 1).to_string()).collect();
+        let _ = writeln!(text, "  block {:<4} {}", block + 1, order.join(" "));
+    }
+    let estimate = plan.estimate();
+    text += "\nestimate\n";
+    text += &indented(&[
+        ("trials", estimate.trials.to_string()),
+        ("disk", format!("{} at most at a time", bytes_text(estimate.disk_bytes))),
+        ("time", format!("about {}", seconds_text(estimate.duration_s.round()))),
+    ]);
+    text
+}
+
+fn engine(engine: &EnginePlan) -> Vec<(&'static str, String)> {
+    let mut rows = vec![
+        ("label", engine.label.clone()),
+        ("kind", engine.kind.word().to_owned()),
+        ("version", engine.version.clone()),
+        ("allow_other_version", engine.allow_other_version.to_string()),
+    ];
+    match &engine.provision {
+        Provision::Container { images, shm_size_bytes, memory_bytes, cpus } => {
+            let none = || "no limit".to_owned();
+            rows.extend([
+                ("provision", "container".to_owned()),
+                ("images", images.join(", ")),
+                ("shm_size", bytes_text(*shm_size_bytes)),
+                ("memory", memory_bytes.map_or_else(none, bytes_text)),
+                ("cpus", cpus.map_or_else(none, |cpus| cpus.to_string())),
+            ]);
+        }
+        Provision::Process { bin_dir } => rows.extend([
+            ("provision", "process".to_owned()),
+            ("bin_dir", bin_dir.display().to_string()),
+        ]),
+        Provision::Url { url } => {
+            rows.extend([("provision", "url".to_owned()), ("url", url.clone())]);
+        }
+    }
+    rows.extend([
+        ("transport", engine.transport.word().to_owned()),
+        ("settings", assignments(&engine.settings, "none")),
+        ("locale", engine.initdb.locale.clone()),
+        ("encoding", engine.initdb.encoding.clone()),
+        ("checksums", engine.initdb.checksums.to_string()),
+    ]);
+    rows
+}
+
+fn storage(storage: &StoragePlan) -> Vec<(&'static str, String)> {
+    let mut rows = vec![("label", storage.label.clone())];
+    let (kind, volume) = match &storage.kind {
+        StorageKind::Directory { path } => {
+            rows.extend([("kind", "directory".to_owned()), ("path", path.display().to_string())]);
+            return rows;
+        }
+        StorageKind::Tmpfs { size_bytes } => {
+            rows.extend([("kind", "tmpfs".to_owned()), ("size", bytes_text(*size_bytes))]);
+            return rows;
+        }
+        StorageKind::Existing => {
+            rows.push(("kind", "existing".to_owned()));
+            return rows;
+        }
+        StorageKind::Ext4(volume) => ("ext4", volume),
+        StorageKind::Xfs(volume) => ("xfs", volume),
+    };
+    rows.extend([
+        ("kind", kind.to_owned()),
+        ("size", bytes_text(volume.size_bytes)),
+        ("block_size", volume.block_size_bytes.to_string()),
+        ("mkfs_options", or_none(&volume.mkfs_options.join(" "))),
+        ("mount_options", or_none(&volume.mount_options.join(","))),
+    ]);
+    rows
+}
+
+fn workload(workload: &WorkloadPlan) -> Vec<(&'static str, String)> {
+    let length = match workload.length {
+        RunLength::DurationS(seconds) => ("duration", seconds_text(seconds)),
+        RunLength::Transactions(count) => ("transactions", format!("{count} per client")),
+    };
+    vec![
+        ("kind", workload.kind.word().to_owned()),
+        ("scale", workload.scale.to_string()),
+        ("clients", workload.clients.to_string()),
+        ("threads", workload.threads.to_string()),
+        ("protocol", workload.protocol.word().to_owned()),
+        ("warmup", seconds_text(workload.warmup_s)),
+        length,
+    ]
+}
+
+fn design(plan: &Plan) -> Vec<(&'static str, String)> {
+    vec![
+        ("profile", plan.design.profile.word().to_owned()),
+        ("blocks", plan.design.blocks.to_string()),
+        ("seed", plan.design.seed.to_string()),
+        ("baseline", assignments(&plan.design.baseline, "none")),
+    ]
+}
+
+fn cells(
+    plan: &Plan,
+    engines: &[&EnginePlan],
+    storages: &[&StoragePlan],
+    workloads: &[&WorkloadPlan],
+) -> String {
+    let mut rows = vec![["", "cell", "engine", "storage", "workload", "levels"].map(str::to_owned)];
+    for (index, cell) in plan.cells.iter().enumerate() {
+        rows.push([
+            (index + 1).to_string(),
+            cell.label.clone(),
+            place(engines, &cell.engine),
+            place(storages, &cell.storage),
+            place(workloads, &cell.workload),
+            assignments(&cell.levels, "none"),
+        ]);
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: [usize; 6] = std::array::from_fn(|column| width(column).unwrap_or(0));
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = format!("  {:>width$}", row[0], width = widths[0]);
+        for (value, width) in row.iter().zip(widths).skip(1) {
+            let _ = write!(line, "  {value:<width$}");
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// The items without repetition, in order of first appearance.
+fn distinct<'a, T: PartialEq>(items: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
+    let mut kept: Vec<&T> = Vec::new();
+    for item in items {
+        if !kept.contains(&item) {
+            kept.push(item);
+        }
+    }
+    kept
+}
+
+fn place<T: PartialEq>(items: &[&T], wanted: &T) -> String {
+    items.iter().position(|item| *item == wanted).map_or(0, |index| index + 1).to_string()
+}
+
+fn section(
+    text: &mut String,
+    title: &str,
+    number: usize,
+    count: usize,
+    rows: &[(&'static str, String)],
+) {
+    let number = if count > 1 { format!(" {}", number + 1) } else { String::new() };
+    let _ = writeln!(text, "\n{title}{number}");
+    *text += &indented(rows);
+}
+
+fn indented(rows: &[(&'static str, String)]) -> String {
+    fields(rows).lines().map(|line| format!("  {line}\n")).collect()
+}
+
+fn fields(rows: &[(&'static str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    rows.iter().map(|(name, value)| format!("{name:<width$}  {value}\n")).collect()
+}
+
+fn assignments(map: &BTreeMap<String, String>, empty: &str) -> String {
+    if map.is_empty() {
+        return empty.to_owned();
+    }
+    let parts: Vec<String> = map.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    parts.join(", ")
+}
+
+fn or_none(text: &str) -> String {
+    if text.is_empty() { "none".to_owned() } else { text.to_owned() }
+}

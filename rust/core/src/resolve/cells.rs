@@ -1,0 +1,312 @@
+//! Cells: the cross product of engines, storages and workloads, and its labels.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::engine::{self, EngineChoice};
+use super::storage::{self, StorageChoice};
+use super::{Context, lengths};
+use crate::error::{Error, Result};
+use crate::plan::{Cell, Provision, QueryProtocol, RunLength, WorkloadKind, WorkloadPlan};
+use crate::sizing;
+use crate::spec::{EngineSpec, Spec, WorkloadSpec};
+
+/// A factor and one of its levels.
+pub(super) type Level = (String, String);
+
+/// What a factor is where it does not apply: the block size of a directory, say.
+const NO_LEVEL: &str = "none";
+/// pgbench's tables have 32-bit account numbers up to this scale.
+const SCALE_MAX: u32 = 20_000;
+/// PostgreSQL's limit of `max_connections`.
+const CLIENTS_MAX: u32 = 262_143;
+
+/// A workload with one level of each of its lists.
+struct WorkloadChoice {
+    plan: WorkloadPlan,
+    levels: Vec<Level>,
+}
+
+/// All cells, engines outermost, in the order of the spec.
+pub(super) fn cross(context: &Context<'_>) -> Result<Vec<Cell>> {
+    let workloads = workloads(context)?;
+    let engines = engines(context)?;
+    check_labels(
+        "engine",
+        context.spec.engines.iter().map(|engine| &engine.label),
+        &first_labels(&engines),
+    )?;
+    let storages = storages(context, &engines)?;
+    let needed = needed_by_scale(&engines, &workloads);
+    let factors = factors(&engines, &storages, &workloads);
+    let mut cells = Vec::new();
+    for engine in &engines {
+        for storage in &storages {
+            for workload in &workloads {
+                engine::check_clients(engine, workload.plan.clients)?;
+                let scale = workload.plan.scale;
+                let needed_bytes = needed.get(&scale).copied().unwrap_or_default();
+                let storage_plan = storage::storage(context, storage, scale, needed_bytes)?;
+                let known: BTreeMap<&str, &str> =
+                    [&engine.levels, &storage.levels, &workload.levels]
+                        .into_iter()
+                        .flatten()
+                        .map(|(factor, level)| (factor.as_str(), level.as_str()))
+                        .collect();
+                let mut levels = BTreeMap::from([
+                    ("engine".to_owned(), engine.plan.label.clone()),
+                    ("storage".to_owned(), storage_plan.label.clone()),
+                ]);
+                let mut parts = vec![storage_plan.label.clone()];
+                if context.spec.engines.len() > 1 {
+                    parts.insert(0, engine.plan.label.clone());
+                }
+                for factor in &factors {
+                    let level = known.get(factor.as_str());
+                    parts.extend(level.map(|level| format!("{factor}={level}")));
+                    levels.insert(factor.clone(), (*level.unwrap_or(&NO_LEVEL)).to_owned());
+                }
+                cells.push(Cell {
+                    label: parts.join("/"),
+                    levels,
+                    engine: engine.plan.clone(),
+                    storage: storage_plan,
+                    workload: workload.plan.clone(),
+                });
+            }
+        }
+    }
+    check_unique(&cells)?;
+    Ok(cells)
+}
+
+/// Levels that were written differently can still mean the same.
+fn check_unique(cells: &[Cell]) -> Result<()> {
+    let mut labels = BTreeSet::new();
+    match cells.iter().find(|cell| !labels.insert(cell.label.as_str())) {
+        Some(cell) => Err(Error::spec(format!("two cells are the same: {}", cell.label))
+            .hint("look for two levels of one list that mean the same")),
+        None => Ok(()),
+    }
+}
+
+fn engines(context: &Context<'_>) -> Result<Vec<EngineChoice>> {
+    let default = [EngineSpec::default()];
+    let specs: &[EngineSpec] = match context.spec.engines.as_slice() {
+        [] => &default,
+        engines => engines,
+    };
+    let mut choices = Vec::new();
+    for (index, spec) in specs.iter().enumerate() {
+        choices.extend(engine::choices(context, index, spec)?);
+    }
+    Ok(choices)
+}
+
+/// One label for each engine of the spec.
+fn first_labels(engines: &[EngineChoice]) -> Vec<String> {
+    let mut labels: Vec<(&str, &str)> = Vec::new();
+    for engine in engines {
+        if labels.last().is_none_or(|(path, _)| *path != engine.path) {
+            labels.push((&engine.path, &engine.plan.label));
+        }
+    }
+    labels.into_iter().map(|(_, label)| label.to_owned()).collect()
+}
+
+/// Checks that no two levels have the same name.
+fn check_labels<'a>(
+    key: &str,
+    stated: impl Iterator<Item = &'a Option<String>>,
+    labels: &[String],
+) -> Result<()> {
+    let stated: Vec<bool> = stated.map(Option::is_some).collect();
+    for (index, label) in labels.iter().enumerate() {
+        let Some(first) = labels[..index].iter().position(|other| other == label) else {
+            continue;
+        };
+        let error = Error::spec(format!(
+            "`{key}[{first}]` and `{key}[{index}]` have the same label \"{label}\""
+        ));
+        return Err(if stated.get(index) == Some(&true) && stated.get(first) == Some(&true) {
+            error.hint("labels tell levels apart: change one of them")
+        } else {
+            error.hint(format!("give each `{key}` a `label` of its own"))
+        });
+    }
+    Ok(())
+}
+
+fn storages<'a>(context: &Context<'a>, engines: &[EngineChoice]) -> Result<Vec<StorageChoice<'a>>> {
+    let spec: &Spec = context.spec;
+    for engine in engines {
+        let exists = matches!(engine.plan.provision, Provision::Url { .. });
+        match spec.storages.first() {
+            Some(storage) if exists => {
+                return Err(Error::spec(format!(
+                    "`{}.kind` is \"{}\", but `{}.provision` is \"url\", a server that has its \
+                     storage already",
+                    spec.storage_path(0),
+                    storage.kind.word(),
+                    engine.path
+                ))
+                .hint("leave `storage` out"));
+            }
+            None if !exists => {
+                return Err(Error::spec("`storage` is missing")
+                    .hint("add `[[storage]]` with a `kind`: directory, tmpfs, ext4, xfs"));
+            }
+            _ => {}
+        }
+    }
+    let labels: Vec<String> = spec
+        .storages
+        .iter()
+        .map(|storage| storage.label.clone().unwrap_or_else(|| storage.kind.word().to_owned()))
+        .collect();
+    check_labels("storage", spec.storages.iter().map(|storage| &storage.label), &labels)?;
+    storage::choices(context)
+}
+
+fn workloads(context: &Context<'_>) -> Result<Vec<WorkloadChoice>> {
+    let spec = &context.spec.workload;
+    let (length, warmup_s) = length(context)?;
+    check_range("scale", &spec.scale, SCALE_MAX)?;
+    check_range("clients", &spec.clients, CLIENTS_MAX)?;
+    check_range("threads", &spec.threads, CLIENTS_MAX)?;
+    let threads: Vec<Option<u32>> = match spec.threads.as_slice() {
+        [] => vec![None],
+        threads => threads.iter().copied().map(Some).collect(),
+    };
+    let mut choices = Vec::new();
+    for kind in or_default(&spec.kind, WorkloadKind::Tpcb) {
+        for scale in or_default(&spec.scale, 1) {
+            for clients in or_default(&spec.clients, 1) {
+                for &threads in &threads {
+                    let threads = thread_count(threads, clients, context.capabilities.cpus)?;
+                    for protocol in or_default(&spec.protocol, QueryProtocol::Simple) {
+                        let plan = WorkloadPlan {
+                            kind,
+                            scale,
+                            clients,
+                            threads,
+                            protocol,
+                            length,
+                            warmup_s,
+                        };
+                        let levels = levels(spec, &plan);
+                        choices.push(WorkloadChoice { plan, levels });
+                    }
+                }
+            }
+        }
+    }
+    Ok(choices)
+}
+
+fn levels(spec: &WorkloadSpec, plan: &WorkloadPlan) -> Vec<Level> {
+    [
+        ("workload", spec.kind.len(), plan.kind.word().to_owned()),
+        ("scale", spec.scale.len(), plan.scale.to_string()),
+        ("clients", spec.clients.len(), plan.clients.to_string()),
+        ("threads", spec.threads.len(), plan.threads.to_string()),
+        ("protocol", spec.protocol.len(), plan.protocol.word().to_owned()),
+    ]
+    .into_iter()
+    .filter(|(_, count, _)| *count > 1)
+    .map(|(factor, _, level)| (factor.to_owned(), level))
+    .collect()
+}
+
+fn length(context: &Context<'_>) -> Result<(RunLength, f64)> {
+    let spec = &context.spec.workload;
+    let profile = lengths(&context.spec.design);
+    if let Some(warmup_s) = spec.warmup_s.filter(|seconds| *seconds < 0.0) {
+        return Err(Error::spec(format!(
+            "`workload.warmup` is {warmup_s}, but must not be negative"
+        )));
+    }
+    let Some(transactions) = spec.transactions else {
+        let duration_s = spec.duration_s.unwrap_or(profile.duration_s);
+        if duration_s <= 0.0 {
+            return Err(Error::spec(format!(
+                "`workload.duration` is {duration_s}, but must be above 0"
+            )));
+        }
+        let warmup_s = spec.warmup_s.unwrap_or(profile.warmup_s);
+        return Ok((RunLength::DurationS(duration_s), warmup_s));
+    };
+    if transactions == 0 {
+        return Err(Error::spec("`workload.transactions` is 0, but must be at least 1"));
+    }
+    if spec.duration_s.is_some() {
+        return Err(Error::spec(
+            "`workload.duration` and `workload.transactions` contradict each other",
+        )
+        .hint("keep one of them"));
+    }
+    if spec.warmup_s.is_some_and(|seconds| seconds > 0.0) {
+        return Err(Error::spec(
+            "`workload.warmup` and `workload.transactions` contradict each other: every \
+             transaction counts",
+        )
+        .hint("set `workload.warmup` to 0, or use `workload.duration`"));
+    }
+    Ok((RunLength::Transactions(transactions), 0.0))
+}
+
+fn thread_count(stated: Option<u32>, clients: u32, cpus: u32) -> Result<u32> {
+    match stated {
+        None => Ok(clients.min(cpus).max(1)),
+        Some(threads) if threads > clients => Err(Error::spec(format!(
+            "`workload.threads` is {threads}, more than `workload.clients`, which is {clients}"
+        ))
+        .hint("a thread carries at least one client; leave `threads` out to have it chosen")),
+        Some(threads) => Ok(threads),
+    }
+}
+
+fn check_range(key: &str, levels: &[u32], most: u32) -> Result<()> {
+    match levels.iter().find(|level| **level == 0 || **level > most) {
+        Some(level) => {
+            let bound =
+                if *level == 0 { "at least 1".to_owned() } else { format!("at most {most}") };
+            Err(Error::spec(format!("`workload.{key}` is {level}, but must be {bound}")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// For each scale, the most that any of its cells needs: cells that are compared get equal volumes.
+fn needed_by_scale(engines: &[EngineChoice], workloads: &[WorkloadChoice]) -> BTreeMap<u32, u64> {
+    let mut needed: BTreeMap<u32, u64> = BTreeMap::new();
+    for engine in engines {
+        for workload in workloads {
+            let bytes = sizing::needed_bytes(&workload.plan, &engine.plan.settings);
+            let most = needed.entry(workload.plan.scale).or_default();
+            *most = bytes.max(*most);
+        }
+    }
+    needed
+}
+
+/// The factors that vary beside engine and storage, in the order of labels.
+fn factors(
+    engines: &[EngineChoice],
+    storages: &[StorageChoice<'_>],
+    workloads: &[WorkloadChoice],
+) -> Vec<String> {
+    let engines = engines.iter().map(|choice| &choice.levels);
+    let storages = storages.iter().map(|choice| &choice.levels);
+    let workloads = workloads.iter().map(|choice| &choice.levels);
+    let mut factors: Vec<String> = Vec::new();
+    for (factor, _) in engines.chain(storages).chain(workloads).flatten() {
+        if !factors.contains(factor) {
+            factors.push(factor.clone());
+        }
+    }
+    factors
+}
+
+fn or_default<T: Copy>(levels: &[T], default: T) -> Vec<T> {
+    if levels.is_empty() { vec![default] } else { levels.to_vec() }
+}

@@ -1,0 +1,392 @@
+//! Engines: versions, ways of provisioning, settings.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::Context;
+use super::cells::Level;
+use crate::capabilities::{Capabilities, PostgresBinaries};
+use crate::error::{Error, Result};
+use crate::plan::{EnginePlan, Initdb, Provision, SiteKind, TransportKind, version_has_prefix};
+use crate::sizing::MIB;
+use crate::spec::{EngineSpec, ProvisionKind};
+
+/// The version of an engine that names none.
+const VERSION: &str = "13";
+/// Docker's own 64 MB are too few for parallel queries.
+const SHM_SIZE_BYTES: u64 = 256 * MIB;
+/// Settings that decide whether a commit is safe; never left to the server's configuration.
+const DURABILITY: [&str; 3] = ["fsync", "synchronous_commit", "full_page_writes"];
+/// Settings by which a server is placed and reached.
+const OURS: [&str; 10] = [
+    "config_file",
+    "data_directory",
+    "external_pid_file",
+    "hba_file",
+    "ident_file",
+    "listen_addresses",
+    "port",
+    "unix_socket_directories",
+    "unix_socket_group",
+    "unix_socket_permissions",
+];
+/// PostgreSQL's default of `max_connections`.
+const MAX_CONNECTIONS: u32 = 100;
+/// PostgreSQL's default of `superuser_reserved_connections`.
+const RESERVED_CONNECTIONS: u32 = 3;
+
+/// An engine with one level of each of its lists.
+pub(super) struct EngineChoice {
+    pub(super) plan: EnginePlan,
+    pub(super) path: String,
+    pub(super) levels: Vec<Level>,
+}
+
+/// All combinations of engine number `index`.
+pub(super) fn choices(
+    context: &Context<'_>,
+    index: usize,
+    spec: &EngineSpec,
+) -> Result<Vec<EngineChoice>> {
+    let path = context.spec.engine_path(index);
+    let kind = provision_kind(context, spec);
+    check_keys(context, &path, spec, kind)?;
+    let versions = match spec.version.as_slice() {
+        [] => vec![VERSION.to_owned()],
+        versions => versions.to_vec(),
+    };
+    let label = spec.label.clone().unwrap_or_else(|| match versions.as_slice() {
+        [version] => format!("{}-{version}", spec.kind.word()),
+        _ => spec.kind.word().to_owned(),
+    });
+    let transport = transport(&path, spec, kind)?;
+    let mut choices = Vec::new();
+    for version in &versions {
+        let provision = provision(context.capabilities, &path, spec, kind, version)?;
+        for settings in settings(&path, spec)? {
+            let mut levels = Vec::new();
+            if versions.len() > 1 {
+                levels.push(("version".to_owned(), version.clone()));
+            }
+            let varying = spec.settings.iter().filter(|(_, levels)| levels.len() > 1);
+            levels.extend(varying.filter_map(|(name, _)| {
+                Some((format!("settings.{name}"), settings.get(name)?.clone()))
+            }));
+            let plan = EnginePlan {
+                label: label.clone(),
+                kind: spec.kind,
+                version: version.clone(),
+                allow_other_version: spec.allow_other_version,
+                provision: provision.clone(),
+                transport,
+                settings,
+                initdb: Initdb {
+                    locale: spec.locale.clone().unwrap_or_else(|| "C".to_owned()),
+                    encoding: spec.encoding.clone().unwrap_or_else(|| "UTF8".to_owned()),
+                    checksums: spec.checksums.unwrap_or(false),
+                },
+            };
+            choices.push(EngineChoice { plan, path: path.clone(), levels });
+        }
+    }
+    Ok(choices)
+}
+
+/// Checks that the clients find room on the server beside its superusers. What a server that exists
+/// already allows is not known here, unless the spec declares it.
+pub(super) fn check_clients(engine: &EngineChoice, clients: u32) -> Result<()> {
+    let settings = &engine.plan.settings;
+    let stated = settings.get("max_connections");
+    if stated.is_none() && matches!(engine.plan.provision, Provision::Url { .. }) {
+        return Ok(());
+    }
+    let number = |name: &str, default: u32| match settings.get(name) {
+        None => Ok(default),
+        Some(text) => text.trim().parse().map_err(|_| {
+            Error::spec(format!(
+                "`{}.settings.{name}` is \"{text}\", but a whole number is expected",
+                engine.path
+            ))
+        }),
+    };
+    let most = number("max_connections", MAX_CONNECTIONS)?;
+    let reserved = number("superuser_reserved_connections", RESERVED_CONNECTIONS)?;
+    let room = most.saturating_sub(reserved);
+    if clients <= room {
+        return Ok(());
+    }
+    let origin = if stated.is_some() { "" } else { "its default " };
+    Err(Error::spec(format!(
+        "`workload.clients` is {clients}, but `{}.settings.max_connections` leaves room for {room} \
+         ({origin}{most} less {reserved} for superusers)",
+        engine.path
+    ))
+    .hint(format!(
+        "set `{}.settings.max_connections` to at least {}",
+        engine.path,
+        clients.saturating_add(reserved)
+    )))
+}
+
+fn provision_kind(context: &Context<'_>, spec: &EngineSpec) -> ProvisionKind {
+    spec.provision.unwrap_or({
+        if context.site == SiteKind::Docker || context.capabilities.docker.is_available() {
+            ProvisionKind::Container
+        } else {
+            ProvisionKind::Process
+        }
+    })
+}
+
+/// Refuses keys that contradict the way of provisioning.
+fn check_keys(
+    context: &Context<'_>,
+    path: &str,
+    spec: &EngineSpec,
+    kind: ProvisionKind,
+) -> Result<()> {
+    use ProvisionKind::{Container, Process, Url};
+    if context.site == SiteKind::Docker && kind != Container {
+        return Err(Error::spec(format!(
+            "`site` is \"docker\", but `{path}.provision` is \"{}\", which runs outside Docker",
+            kind.word()
+        ))
+        .hint("set `site = \"local\"` or `provision = \"container\"`"));
+    }
+    let owned: [(&str, bool, &[ProvisionKind]); 9] = [
+        ("image", spec.image.is_some(), &[Container]),
+        ("shm_size", spec.shm_size_bytes.is_some(), &[Container]),
+        ("memory", spec.memory_bytes.is_some(), &[Container]),
+        ("cpus", spec.cpus.is_some(), &[Container]),
+        ("bin_dir", spec.bin_dir.is_some(), &[Process]),
+        ("url", spec.url.is_some(), &[Url]),
+        ("locale", spec.locale.is_some(), &[Container, Process]),
+        ("encoding", spec.encoding.is_some(), &[Container, Process]),
+        ("checksums", spec.checksums.is_some(), &[Container, Process]),
+    ];
+    for (key, stated, kinds) in owned {
+        if stated && !kinds.contains(&kind) {
+            let words: Vec<String> =
+                kinds.iter().map(|kind| format!("\"{}\"", kind.word())).collect();
+            let origin = if spec.provision.is_some() { "" } else { " (the default here)" };
+            return Err(Error::spec(format!(
+                "`{path}.{key}` does not go with `{path}.provision` \"{}\"{origin}",
+                kind.word()
+            ))
+            .hint(format!("`{key}` is for provision {}", words.join(" and "))));
+        }
+    }
+    if kind == Url && spec.url.is_none() {
+        return Err(Error::spec(format!(
+            "`{path}.url` is missing, and provision \"url\" needs it"
+        ))
+        .hint("write postgresql://USER@HOST:PORT/DATABASE"));
+    }
+    if let Some(cpus) = spec.cpus.filter(|cpus| *cpus <= 0.0) {
+        return Err(Error::spec(format!("`{path}.cpus` is {cpus}, but must be above 0")));
+    }
+    if spec.memory_bytes == Some(0) {
+        return Err(Error::spec(format!("`{path}.memory` is 0, but must be above 0")));
+    }
+    let varying = spec.settings.iter().find(|(_, levels)| levels.len() > 1);
+    if kind == Url {
+        if let Some((name, _)) = varying {
+            return Err(Error::spec(format!(
+                "`{path}.settings.{name}` has several levels, but the settings of a server that \
+                 exists already are not changed"
+            )));
+        }
+        if spec.version.len() > 1 {
+            return Err(Error::spec(format!(
+                "`{path}.version` has several levels, but `{path}.url` names one server"
+            )));
+        }
+    }
+    for (key, several) in [("image", spec.image.is_some()), ("bin_dir", spec.bin_dir.is_some())] {
+        if several && spec.version.len() > 1 {
+            return Err(Error::spec(format!(
+                "`{path}.version` has several levels, but `{path}.{key}` holds one version"
+            ))
+            .hint("write one `[[engine]]` for each version"));
+        }
+    }
+    Ok(())
+}
+
+fn provision(
+    capabilities: &Capabilities,
+    path: &str,
+    spec: &EngineSpec,
+    kind: ProvisionKind,
+    version: &str,
+) -> Result<Provision> {
+    match kind {
+        ProvisionKind::Container => {
+            let need = format!("`{path}.provision` is \"container\" and needs Docker");
+            capabilities.docker.require(&need)?;
+            let images = match &spec.image {
+                Some(image) if image.trim().is_empty() => {
+                    return Err(Error::spec(format!("`{path}.image` is empty")));
+                }
+                Some(image) => vec![image.clone()],
+                None => pinned_images(capabilities, path, version)?,
+            };
+            Ok(Provision::Container {
+                images,
+                shm_size_bytes: spec.shm_size_bytes.unwrap_or(SHM_SIZE_BYTES),
+                memory_bytes: spec.memory_bytes,
+                cpus: spec.cpus,
+            })
+        }
+        ProvisionKind::Process => {
+            Ok(Provision::Process { bin_dir: bin_dir(capabilities, path, spec, version)? })
+        }
+        ProvisionKind::Url => Ok(Provision::Url { url: spec.url.clone().unwrap_or_default() }),
+    }
+}
+
+fn pinned_images(capabilities: &Capabilities, path: &str, version: &str) -> Result<Vec<String>> {
+    let pinned = &capabilities.pinned_images;
+    let fits =
+        |known: &str| version_has_prefix(known, version) || version_has_prefix(version, known);
+    if let Some((_, images)) = pinned.iter().find(|(known, _)| fits(known)) {
+        return Ok(images.clone());
+    }
+    let known: Vec<&str> = pinned.keys().map(String::as_str).collect();
+    Err(Error::spec(format!(
+        "`{path}.version` is \"{version}\", for which no image is pinned (pinned: {})",
+        if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+    ))
+    .hint(format!("name an image with `{path}.image`")))
+}
+
+fn bin_dir(
+    capabilities: &Capabilities,
+    path: &str,
+    spec: &EngineSpec,
+    version: &str,
+) -> Result<PathBuf> {
+    // A directory that was named need not be among those that were found.
+    let known: Vec<&PostgresBinaries> = match &spec.bin_dir {
+        Some(dir) => {
+            let known = capabilities.postgres.iter().find(|found| found.bin_dir == *dir);
+            match known {
+                None => return Ok(dir.clone()),
+                Some(known) => vec![known],
+            }
+        }
+        None => capabilities.postgres.iter().collect(),
+    };
+    let newest = |wanted: &dyn Fn(&PostgresBinaries) -> bool| {
+        known.iter().filter(|found| wanted(found)).max_by_key(|found| numbers(&found.version))
+    };
+    if let Some(found) = newest(&|found| version_has_prefix(&found.version, version)) {
+        return Ok(found.bin_dir.clone());
+    }
+    let Some(other) = newest(&|_| true) else {
+        return Err(Error::provision(format!(
+            "`{path}.provision` is \"process\", but no PostgreSQL binaries were found on this machine"
+        ))
+        .hint(format!(
+            "run `apt-get install postgresql`, or name a directory with `{path}.bin_dir`"
+        )));
+    };
+    if spec.allow_other_version {
+        return Ok(other.bin_dir.clone());
+    }
+    let mut versions: Vec<&str> = known.iter().map(|found| found.version.as_str()).collect();
+    versions.sort_by_key(|version| Reverse(numbers(version)));
+    versions.dedup();
+    Err(Error::provision(format!(
+        "`{path}.version` is \"{version}\", but this machine has PostgreSQL {}",
+        versions.join(", ")
+    ))
+    .hint(format!(
+        "set `{path}.version`, or `{path}.allow_other_version = true` to run it all the same"
+    )))
+}
+
+fn numbers(version: &str) -> Vec<u32> {
+    let number = version.split_whitespace().next().unwrap_or_default();
+    number.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+}
+
+fn transport(path: &str, spec: &EngineSpec, kind: ProvisionKind) -> Result<TransportKind> {
+    let Some(url) = spec.url.as_deref().filter(|_| kind == ProvisionKind::Url) else {
+        return Ok(spec.transport.unwrap_or(TransportKind::Unix));
+    };
+    let actual = url_transport(url);
+    match spec.transport {
+        Some(stated) if stated != actual => Err(Error::spec(format!(
+            "`{path}.transport` is \"{}\", but `{path}.url` says \"{}\"",
+            stated.word(),
+            actual.word()
+        ))
+        .hint(format!("leave `{path}.transport` out"))),
+        _ => Ok(actual),
+    }
+}
+
+/// libpq's rule: a host that starts with a slash (or its escape), or no host at all, is a socket.
+fn url_transport(url: &str) -> TransportKind {
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let authority = base.split_once("://").map_or("", |(_, rest)| rest);
+    let authority = authority.split('/').next().unwrap_or_default();
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let host = query.split('&').find_map(|part| part.strip_prefix("host=")).unwrap_or(host);
+    let socket =
+        host.is_empty() || host.starts_with('/') || host.to_ascii_lowercase().starts_with("%2f");
+    if socket { TransportKind::Unix } else { TransportKind::Tcp }
+}
+
+/// Every combination of the settings' levels, the durability settings always among them.
+fn settings(path: &str, spec: &EngineSpec) -> Result<Vec<BTreeMap<String, String>>> {
+    let on = || "on".to_owned();
+    let base: BTreeMap<String, String> =
+        DURABILITY.iter().map(|name| ((*name).to_owned(), on())).collect();
+    let mut combinations = vec![base];
+    for (name, levels) in &spec.settings {
+        if OURS.contains(&name.as_str()) {
+            return Err(Error::spec(format!("`{path}.settings.{name}` is set by bedplate itself")));
+        }
+        let levels: Vec<String> =
+            levels.iter().map(|level| durable(path, name, level)).collect::<Result<_>>()?;
+        combinations = combinations
+            .iter()
+            .flat_map(|settings| {
+                levels.iter().map(|level| {
+                    let mut settings = settings.clone();
+                    settings.insert(name.clone(), level.clone());
+                    settings
+                })
+            })
+            .collect();
+    }
+    Ok(combinations)
+}
+
+/// The value as the server will report it, for the durability settings; others stay as they are.
+fn durable(path: &str, name: &str, value: &str) -> Result<String> {
+    if !DURABILITY.contains(&name) {
+        return Ok(value.to_owned());
+    }
+    let lower = value.trim().to_ascii_lowercase();
+    let words: &[&str] = match name {
+        "synchronous_commit" => &["on", "off", "local", "remote_write", "remote_apply"],
+        _ => &["on", "off"],
+    };
+    let word = match lower.as_str() {
+        "true" | "yes" | "1" => "on",
+        "false" | "no" | "0" => "off",
+        other => other,
+    };
+    if words.contains(&word) {
+        Ok(word.to_owned())
+    } else {
+        Err(Error::spec(format!(
+            "`{path}.settings.{name}` is \"{value}\" (allowed: {})",
+            words.join(", ")
+        )))
+    }
+}

@@ -1,0 +1,685 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::ErrorKind;
+use crate::capabilities::{Availability, PostgresBinaries};
+use crate::plan::{
+    LoopVolume, Provision, QueryProtocol, RunLength, StorageKind, TransportKind, WorkloadKind,
+};
+
+const MIB: u64 = 1 << 20;
+
+fn missing(reason: &str, remedy: &str) -> Availability {
+    Availability::Missing { reason: reason.to_owned(), remedy: remedy.to_owned() }
+}
+
+/// Root with everything.
+fn rich() -> Capabilities {
+    Capabilities {
+        root: true,
+        cpus: 2,
+        memory_bytes: 8 << 30,
+        docker: Availability::Available,
+        loop_devices: Availability::Available,
+        mkfs_ext4: Availability::Available,
+        mkfs_xfs: Availability::Available,
+        filesystems: ["ext4", "xfs", "tmpfs"].map(str::to_owned).to_vec(),
+        postgres: vec![
+            PostgresBinaries { version: "9.6.24".to_owned(), bin_dir: "/pg/9.6/bin".into() },
+            PostgresBinaries { version: "15.18".to_owned(), bin_dir: "/pg/15/bin".into() },
+        ],
+        state_dir: "/state".into(),
+        free_bytes: 40 << 30,
+        pinned_images: BTreeMap::from([("13".to_owned(), vec!["postgres@sha256:1".to_owned()])]),
+    }
+}
+
+/// No root, no Docker, no binaries.
+fn poor() -> Capabilities {
+    Capabilities {
+        root: false,
+        docker: missing("the daemon does not answer", "systemctl start docker"),
+        postgres: Vec::new(),
+        ..rich()
+    }
+}
+
+fn resolve(text: &str, capabilities: &Capabilities) -> Result<Plan> {
+    plan(&Spec::from_toml(text).expect(text), capabilities)
+}
+
+fn resolved(text: &str) -> Plan {
+    resolve(text, &rich()).expect(text)
+}
+
+fn error_of(text: &str, capabilities: &Capabilities) -> (ErrorKind, String) {
+    let error = resolve(text, capabilities).expect_err(text);
+    let shown = match error.hint {
+        Some(hint) => format!("{} | {hint}", error.message),
+        None => error.message,
+    };
+    (error.kind, shown)
+}
+
+const EXT4: &str = "[storage]\nkind = \"ext4\"\n";
+
+#[test]
+fn every_default_is_filled() {
+    let plan = resolved(EXT4);
+    assert_eq!(plan.plan_version, PLAN_VERSION);
+    assert_eq!(plan.name, "unnamed");
+    assert_eq!(plan.site, SiteKind::Local);
+    assert_eq!(plan.work_dir, PathBuf::from("/state/work"));
+    let [cell] = plan.cells.as_slice() else { panic!("one cell") };
+    assert_eq!(cell.label, "ext4");
+    assert_eq!(
+        cell.levels,
+        BTreeMap::from([
+            ("engine".to_owned(), "postgres-13".to_owned()),
+            ("storage".to_owned(), "ext4".to_owned()),
+        ])
+    );
+    assert_eq!(cell.engine.version, "13");
+    assert!(!cell.engine.allow_other_version);
+    assert_eq!(
+        cell.engine.provision,
+        Provision::Container {
+            images: vec!["postgres@sha256:1".to_owned()],
+            shm_size_bytes: 256 * MIB,
+            memory_bytes: None,
+            cpus: None,
+        }
+    );
+    assert_eq!(cell.engine.transport, TransportKind::Unix);
+    let settings: Vec<_> = cell.engine.settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    assert_eq!(settings, ["fsync=on", "full_page_writes=on", "synchronous_commit=on"]);
+    assert_eq!(cell.engine.initdb.locale, "C");
+    assert_eq!(cell.engine.initdb.encoding, "UTF8");
+    assert!(!cell.engine.initdb.checksums);
+    // Scale 1, 13 s: 96 + 15 + 9 + 13 + 15 + 624 = 772 MiB; / 0.92 = 839.1; up to 64.
+    assert_eq!(
+        cell.storage.kind,
+        StorageKind::Ext4(LoopVolume {
+            size_bytes: 896 * MIB,
+            block_size_bytes: 4096,
+            mkfs_options: vec![],
+            mount_options: vec!["noatime".to_owned()],
+        })
+    );
+    let workload = &cell.workload;
+    assert_eq!(workload.kind, WorkloadKind::Tpcb);
+    assert_eq!((workload.scale, workload.clients, workload.threads), (1, 1, 1));
+    assert_eq!(workload.protocol, QueryProtocol::Simple);
+    assert_eq!((workload.length, workload.warmup_s), (RunLength::DurationS(10.0), 3.0));
+    assert_eq!(plan.design.profile, Profile::Smoke);
+    assert_eq!((plan.design.blocks, plan.design.seed), (1, 20));
+    assert_eq!(plan.design.baseline, BTreeMap::new());
+    assert_eq!(plan.design.order, [[0]]);
+}
+
+#[test]
+fn profiles_set_lengths_and_blocks() {
+    for (profile, blocks, warmup_s, duration_s) in [
+        ("smoke", 1, 3.0, 10.0),
+        ("gate", 10, 30.0, 90.0),
+        ("publish", 10, 300.0, 900.0),
+        ("calibrate", 10, 30.0, 90.0),
+    ] {
+        let plan = resolved(&format!("{EXT4}[design]\nprofile = \"{profile}\""));
+        assert_eq!(plan.design.blocks, blocks);
+        assert_eq!(plan.cells[0].workload.warmup_s, warmup_s);
+        assert_eq!(plan.cells[0].workload.length, RunLength::DurationS(duration_s));
+    }
+}
+
+#[test]
+fn threads_default_to_clients_and_cpus() {
+    let plan = resolved(&format!("{EXT4}[workload]\nclients = [1, 2, 8]"));
+    let threads: Vec<u32> = plan.cells.iter().map(|cell| cell.workload.threads).collect();
+    assert_eq!(threads, [1, 2, 2]);
+}
+
+#[test]
+fn site_and_provision_follow_the_machine() {
+    let mut machine = rich();
+    let site = |text: &str, machine: &Capabilities| {
+        let plan = resolve(text, machine).expect(text);
+        let container = matches!(plan.cells[0].engine.provision, Provision::Container { .. });
+        (plan.site, container)
+    };
+    assert_eq!(site(EXT4, &machine), (SiteKind::Local, true));
+    machine.root = false;
+    assert_eq!(site(EXT4, &machine), (SiteKind::Docker, true));
+    let process =
+        "[engine]\nprovision = \"process\"\nversion = \"15\"\n[storage]\nkind = \"directory\"";
+    assert_eq!(site(process, &machine), (SiteKind::Local, false));
+    machine.docker = missing("it is off", "start it");
+    let plain = "[engine]\nversion = \"15\"\n[storage]\nkind = \"directory\"";
+    assert_eq!(site(plain, &machine), (SiteKind::Local, false));
+}
+
+#[test]
+fn cells_are_the_cross_product_in_the_order_of_the_spec() {
+    let plan = resolved(
+        r#"
+        [engine]
+        settings = { max_wal_size = ["1GB", "4GB"], work_mem = "8MB" }
+        [[storage]]
+        kind = "xfs"
+        [[storage]]
+        kind = "ext4"
+        block_size = [1024, 4096]
+        [workload]
+        scale = [10, 1]
+        clients = 4
+        "#,
+    );
+    let labels: Vec<&str> = plan.cells.iter().map(|cell| cell.label.as_str()).collect();
+    assert_eq!(
+        labels,
+        [
+            "xfs/settings.max_wal_size=1GB/scale=10",
+            "xfs/settings.max_wal_size=1GB/scale=1",
+            "ext4/settings.max_wal_size=1GB/block_size=1024/scale=10",
+            "ext4/settings.max_wal_size=1GB/block_size=1024/scale=1",
+            "ext4/settings.max_wal_size=1GB/block_size=4096/scale=10",
+            "ext4/settings.max_wal_size=1GB/block_size=4096/scale=1",
+            "xfs/settings.max_wal_size=4GB/scale=10",
+            "xfs/settings.max_wal_size=4GB/scale=1",
+            "ext4/settings.max_wal_size=4GB/block_size=1024/scale=10",
+            "ext4/settings.max_wal_size=4GB/block_size=1024/scale=1",
+            "ext4/settings.max_wal_size=4GB/block_size=4096/scale=10",
+            "ext4/settings.max_wal_size=4GB/block_size=4096/scale=1",
+        ]
+    );
+    let levels: Vec<String> =
+        plan.cells[0].levels.iter().map(|(key, level)| format!("{key}={level}")).collect();
+    assert_eq!(
+        levels,
+        [
+            "block_size=none",
+            "engine=postgres-13",
+            "scale=10",
+            "settings.max_wal_size=1GB",
+            "storage=xfs"
+        ]
+    );
+    assert_eq!(plan.cells[11].engine.settings["max_wal_size"], "4GB");
+    assert_eq!(plan.cells[0].engine.settings["work_mem"], "8MB");
+    // Volumes of one scale are equal, whatever else differs.
+    let sizes: BTreeSet<(u32, u64)> =
+        plan.cells.iter().map(|cell| (cell.workload.scale, cell.disk_bytes())).collect();
+    assert_eq!(sizes.len(), 2);
+}
+
+#[test]
+fn several_engines_are_in_the_labels() {
+    let plan = resolved(
+        r#"
+        [[engine]]
+        [[engine]]
+        provision = "process"
+        version = "15"
+        transport = "tcp"
+        [storage]
+        kind = "ext4"
+        "#,
+    );
+    let labels: Vec<&str> = plan.cells.iter().map(|cell| cell.label.as_str()).collect();
+    assert_eq!(labels, ["postgres-13/ext4", "postgres-15/ext4"]);
+    assert_eq!(plan.cells[1].engine.provision, Provision::Process { bin_dir: "/pg/15/bin".into() });
+    assert_eq!(plan.cells[1].engine.transport, TransportKind::Tcp);
+}
+
+#[test]
+fn each_block_is_a_permutation() {
+    let text =
+        format!("{EXT4}[workload]\nclients = [1, 2, 3, 4, 5, 6, 7, 8]\n[design]\nblocks = 50");
+    let plan = resolved(&text);
+    assert_eq!(plan.design.order.len(), 50);
+    for order in &plan.design.order {
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..8).collect::<Vec<_>>());
+    }
+    let different: BTreeSet<_> = plan.design.order.iter().collect();
+    assert!(different.len() > 45);
+    assert_eq!(plan.design.order, resolved(&text).design.order);
+    // More blocks do not change the first ones.
+    let longer = resolved(&text.replace("50", "60"));
+    assert_eq!(longer.design.order[..50], plan.design.order);
+    assert_ne!(resolved(&format!("{text}\nseed = 21")).design.order, plan.design.order);
+}
+
+#[test]
+fn a_plan_id_is_of_the_content() {
+    let base = "name = \"a\"\n[storage]\nkind = \"ext4\"\n[workload]\nclients = 2\n";
+    let id = resolved(base).plan_id();
+    assert_eq!(id.len(), 64);
+    // The default, written out, changes nothing.
+    assert_eq!(resolved(&format!("{base}protocol = \"simple\"")).plan_id(), id);
+    assert_eq!(resolved(&base.replace("clients = 2", "clients = [2]")).plan_id(), id);
+    let mut ids = BTreeSet::from([id]);
+    for changed in [
+        base.replace("\"a\"", "\"b\""),
+        base.replace("ext4", "xfs"),
+        base.replace("clients = 2", "clients = 3"),
+        format!("{base}threads = 1"),
+        format!("{base}warmup = 1"),
+        format!("{base}duration = 11"),
+        format!("{base}[design]\nseed = 1"),
+        format!("{base}[design]\nblocks = 2"),
+        format!("{base}[design]\nbaseline = {{ storage = \"ext4\" }}"),
+        format!("{base}[engine]\nchecksums = true"),
+        format!("{base}[engine]\nsettings = {{ fsync = false }}"),
+        format!("{base}[engine]\nlabel = \"x\""),
+        format!("site = \"docker\"\n{base}"),
+        format!("work_dir = \"/elsewhere\"\n{base}"),
+    ] {
+        assert!(ids.insert(resolved(&changed).plan_id()), "{changed}");
+    }
+}
+
+#[test]
+fn a_plan_survives_json() {
+    let plan = resolved(&format!("{EXT4}[workload]\nclients = [1, 8]\ntransactions = 10"));
+    let json = serde_json::to_string(&plan).expect("writes");
+    let back: Plan = serde_json::from_str(&json).expect("reads");
+    assert_eq!(back, plan);
+    assert_eq!(back.plan_id(), plan.plan_id());
+}
+
+#[test]
+fn what_contradicts_itself_is_named() {
+    let directory = "[storage]\nkind = \"directory\"\n";
+    let url = "[engine]\nprovision = \"url\"\nurl = \"postgresql://db/x\"\n";
+    let cases = [
+        (
+            String::new(),
+            "`storage` is missing | add `[[storage]]` with a `kind`: directory, tmpfs, ext4, xfs",
+        ),
+        (format!("{EXT4}[workload]\nscale = 0"), "`workload.scale` is 0, but must be at least 1"),
+        (
+            format!("{EXT4}[workload]\nclients = [1, 0]"),
+            "`workload.clients` is 0, but must be at least 1",
+        ),
+        (
+            format!("{EXT4}[workload]\nclients = 2\nthreads = 3"),
+            "`workload.threads` is 3, more than `workload.clients`, which is 2 | a thread carries \
+             at least one client; leave `threads` out to have it chosen",
+        ),
+        (
+            format!("{EXT4}[workload]\nclients = 98"),
+            "`workload.clients` is 98, but `engine.settings.max_connections` leaves room for 97 (its \
+             default 100 less 3 for superusers) | set `engine.settings.max_connections` to at \
+             least 101",
+        ),
+        (
+            format!(
+                "{EXT4}[engine]\nsettings = {{ max_connections = 20 }}\n[workload]\nclients = 18"
+            ),
+            "`workload.clients` is 18, but `engine.settings.max_connections` leaves room for 17 \
+             (20 less 3 for superusers) | set `engine.settings.max_connections` to at least 21",
+        ),
+        (
+            format!("{EXT4}[engine]\nsettings = {{ max_connections = \"many\" }}"),
+            "`engine.settings.max_connections` is \"many\", but a whole number is expected",
+        ),
+        (
+            format!("{EXT4}[engine]\nsettings = {{ fsync = \"maybe\" }}"),
+            "`engine.settings.fsync` is \"maybe\" (allowed: on, off)",
+        ),
+        (
+            format!("{EXT4}[engine]\nsettings = {{ port = 5433 }}"),
+            "`engine.settings.port` is set by bedplate itself",
+        ),
+        (
+            format!("{EXT4}{url}"),
+            "`storage.kind` is \"ext4\", but `engine.provision` is \"url\", a server that has its \
+             storage already | leave `storage` out",
+        ),
+        (
+            format!("{url}checksums = true"),
+            "`engine.checksums` does not go with `engine.provision` \"url\" | `checksums` is for \
+             provision \"container\" and \"process\"",
+        ),
+        (
+            format!("{url}transport = \"unix\""),
+            "`engine.transport` is \"unix\", but `engine.url` says \"tcp\" | leave \
+             `engine.transport` out",
+        ),
+        (
+            format!("{url}settings = {{ work_mem = [1, 2] }}"),
+            "`engine.settings.work_mem` has several levels, but the settings of a server that \
+             exists already are not changed",
+        ),
+        (
+            "[engine]\nprovision = \"url\"".to_owned(),
+            "`engine.url` is missing, and provision \"url\" needs it | write \
+             postgresql://USER@HOST:PORT/DATABASE",
+        ),
+        (
+            format!("site = \"docker\"\n{directory}[engine]\nprovision = \"process\""),
+            "`site` is \"docker\", but `engine.provision` is \"process\", which runs outside Docker \
+             | set `site = \"local\"` or `provision = \"container\"`",
+        ),
+        (
+            format!("{directory}[engine]\nprovision = \"process\"\nimage = \"postgres\""),
+            "`engine.image` does not go with `engine.provision` \"process\" | `image` is for \
+             provision \"container\"",
+        ),
+        (
+            format!("{directory}[engine]\nbin_dir = \"/pg\""),
+            "`engine.bin_dir` does not go with `engine.provision` \"container\" (the default here) | \
+             `bin_dir` is for provision \"process\"",
+        ),
+        (
+            format!("{directory}[engine]\nversion = \"14\""),
+            "`engine.version` is \"14\", for which no image is pinned (pinned: 13) | name an image \
+             with `engine.image`",
+        ),
+        (
+            format!("{EXT4}block_size = 8192"),
+            "`storage.block_size` is 8192 (allowed: 1024, 2048, 4096)",
+        ),
+        (
+            format!("{EXT4}mkfs_options = [\"-b\", \"1024\"]"),
+            "`storage.mkfs_options` holds \"-b\", but the block size has its own key | set \
+             `storage.block_size`",
+        ),
+        (
+            format!("{EXT4}mount_options = [\"noatime,data=journal\"]"),
+            "`storage.mount_options` holds \"noatime,data=journal\", but each entry is one option",
+        ),
+        (
+            "[storage]\nkind = \"xfs\"\nsize = \"299MiB\"".to_owned(),
+            "`storage.size` is 299 MiB, but mkfs.xfs refuses less than 300 MiB",
+        ),
+        (
+            "[storage]\nkind = \"xfs\"\nblock_size = 512".to_owned(),
+            "`storage.block_size` is 512, but mkfs.xfs needs at least 1024 for metadata checksums | \
+             add `mkfs_options = [\"-m\", \"crc=0\"]`, which recent kernels refuse to mount",
+        ),
+        (
+            format!("{EXT4}size = \"512MiB\"\n[workload]\nscale = 100"),
+            "`storage.size` is 512 MiB, but the database at scale 100 alone takes 1.6 GiB | leave \
+             `size` out to get 4.3 GiB",
+        ),
+        (
+            "[storage]\nkind = \"tmpfs\"\nsize = \"9GiB\"".to_owned(),
+            "`storage.size` is 9 GiB, more than this machine's memory of 8 GiB",
+        ),
+        (
+            "[[storage]]\nkind = \"ext4\"\n[[storage]]\nkind = \"ext4\"".to_owned(),
+            "`storage[0]` and `storage[1]` have the same label \"ext4\" | give each `storage` a \
+             `label` of its own",
+        ),
+        (
+            format!("{EXT4}[[engine]]\n[[engine]]\nchecksums = true"),
+            "`engine[0]` and `engine[1]` have the same label \"postgres-13\" | give each `engine` a \
+             `label` of its own",
+        ),
+        (
+            format!("{EXT4}[workload]\nduration = 0"),
+            "`workload.duration` is 0, but must be above 0",
+        ),
+        (
+            format!("{EXT4}[workload]\nwarmup = -1"),
+            "`workload.warmup` is -1, but must not be negative",
+        ),
+        (
+            format!("{EXT4}[workload]\nduration = 5\ntransactions = 5"),
+            "`workload.duration` and `workload.transactions` contradict each other | keep one of them",
+        ),
+        (
+            format!("{EXT4}[workload]\nwarmup = 5\ntransactions = 5"),
+            "`workload.warmup` and `workload.transactions` contradict each other: every transaction \
+             counts | set `workload.warmup` to 0, or use `workload.duration`",
+        ),
+        (format!("{EXT4}[design]\nblocks = 0"), "`design.blocks` is 0, but must be at least 1"),
+        (
+            format!("{EXT4}[design]\nblocks = 100001"),
+            "the spec has 1 cells and 100001 blocks, more than 100000 trials | shorten the lists of \
+             levels or lower `design.blocks`",
+        ),
+        (
+            format!("{EXT4}[design]\nbaseline = {{ storages = \"ext4\" }}"),
+            "`design.baseline.storages` names no factor of this spec (allowed: engine, storage) | did \
+             you mean `storage`?",
+        ),
+        (
+            format!("{EXT4}[design]\nbaseline = {{ storage = \"ext3\" }}"),
+            "`design.baseline.storage` is \"ext3\", which is not a level of `storage` (allowed: ext4) \
+             | did you mean `ext4`?",
+        ),
+        (
+            format!("{EXT4}[engine]\nsettings = {{ fsync = [\"on\", \"yes\"] }}"),
+            "two cells are the same: ext4/settings.fsync=on | look for two levels of one list that \
+             mean the same",
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(error_of(&text, &rich()), (ErrorKind::Spec, expected.to_owned()), "{text}");
+    }
+}
+
+#[test]
+fn what_the_machine_lacks_is_named_with_its_remedy() {
+    let process = "[engine]\nprovision = \"process\"\n[storage]\nkind = \"directory\"\n";
+    let no_loop = Capabilities {
+        loop_devices: missing("there is no /dev/loop-control", "modprobe loop"),
+        ..rich()
+    };
+    let no_mkfs = Capabilities {
+        mkfs_xfs: missing("it is not installed", "apt-get install xfsprogs"),
+        ..rich()
+    };
+    let no_xfs = Capabilities { filesystems: vec!["ext4".to_owned()], ..rich() };
+    let cases = [
+        (
+            format!("{EXT4}size = \"39GiB\""),
+            rich(),
+            "`storage.size` is 39 GiB, but /state/work has 40 GiB free, of which 2 GiB stay in \
+             reserve | lower `size` or `workload.scale`, or set `work_dir` to a place with more room",
+        ),
+        (
+            process.to_owned(),
+            rich(),
+            "`engine.version` is \"13\", but this machine has PostgreSQL 15.18, 9.6.24 | set \
+             `engine.version`, or `engine.allow_other_version = true` to run it all the same",
+        ),
+        (
+            process.to_owned(),
+            poor(),
+            "`engine.provision` is \"process\", but no PostgreSQL binaries were found on this machine \
+             | run `apt-get install postgresql`, or name a directory with `engine.bin_dir`",
+        ),
+        (
+            "[engine]\nprovision = \"container\"\n[storage]\nkind = \"directory\"".to_owned(),
+            poor(),
+            "`engine.provision` is \"container\" and needs Docker, but the daemon does not answer | \
+             systemctl start docker",
+        ),
+        (
+            format!("{EXT4}[engine]\nbin_dir = \"/pg\""),
+            poor(),
+            "`storage`: ext4 on site local needs root, and this process is not root | run as root, or \
+             start Docker and set `site = \"docker\"`",
+        ),
+        (
+            EXT4.to_owned(),
+            no_loop,
+            "`storage`: ext4 needs a loop device, but there is no /dev/loop-control | modprobe loop",
+        ),
+        (
+            "[storage]\nkind = \"xfs\"".to_owned(),
+            no_mkfs,
+            "`storage`: xfs needs mkfs.xfs, but it is not installed | apt-get install xfsprogs",
+        ),
+        (
+            "[storage]\nkind = \"xfs\"".to_owned(),
+            no_xfs,
+            "`storage`: the kernel of this machine has no xfs (it has: ext4) | run `modprobe xfs`, or \
+             choose another kind",
+        ),
+    ];
+    for (text, machine, expected) in cases {
+        assert_eq!(
+            error_of(&text, &machine),
+            (ErrorKind::Provision, expected.to_owned()),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn another_version_runs_when_it_may() {
+    let text = "[engine]\nprovision = \"process\"\nallow_other_version = true\n[storage]\nkind = \"directory\"";
+    let plan = resolved(text);
+    // 15 is newer than 9.6, though "9.6" sorts behind it as text.
+    assert_eq!(plan.cells[0].engine.provision, Provision::Process { bin_dir: "/pg/15/bin".into() });
+    assert_eq!(plan.cells[0].engine.version, "13");
+}
+
+#[test]
+fn versions_are_prefixes_in_whole_components() {
+    let engine = |version: &str| {
+        let mut plan = resolved(EXT4);
+        version.clone_into(&mut plan.cells[0].engine.version);
+        plan.cells.remove(0).engine
+    };
+    assert!(engine("13").is_version("13.23"));
+    assert!(engine("13").is_version("13"));
+    assert!(engine("13.2").is_version("13.2 (Debian 13.2-1)"));
+    assert!(!engine("13.2").is_version("13.23"));
+    assert!(!engine("1").is_version("13.23"));
+    assert!(!engine("13.23").is_version("13"));
+}
+
+#[test]
+fn an_existing_server_brings_its_storage() {
+    let plan = resolve(
+        "[engine]\nprovision = \"url\"\nurl = \"postgresql://me@db.example:5433/x\"\n[workload]\nclients = 500",
+        &poor(),
+    )
+    .expect("resolves");
+    assert_eq!(plan.cells[0].storage.kind, StorageKind::Existing);
+    assert_eq!(plan.cells[0].label, "existing");
+    assert_eq!(plan.cells[0].engine.transport, TransportKind::Tcp);
+    for socket in
+        ["postgresql:///x", "postgresql:///x?host=/run/postgresql", "postgresql://%2Frun/x"]
+    {
+        let text = format!("[engine]\nprovision = \"url\"\nurl = \"{socket}\"");
+        assert_eq!(resolved(&text).cells[0].engine.transport, TransportKind::Unix, "{socket}");
+    }
+}
+
+#[test]
+fn the_estimate_adds_up() {
+    let plan = resolved(
+        "[[storage]]\nkind = \"ext4\"\nsize = \"1GB\"\n[[storage]]\nkind = \"tmpfs\"\n\
+         [workload]\nscale = 4\nwarmup = 2\nduration = 10\n[design]\nblocks = 3",
+    );
+    let estimate = plan.estimate();
+    assert_eq!(estimate.trials, 6);
+    assert_eq!(estimate.disk_bytes, 1_000_000_000);
+    // ext4: 6 + 2 + 1 + 2 + 10 = 21 s; tmpfs writes no image: 19 s; three blocks.
+    assert!((estimate.duration_s - 120.0).abs() < 1e-9, "{estimate:?}");
+}
+
+#[test]
+fn the_text_has_every_field() {
+    let plan = resolved(
+        "name = \"study\"\n[[storage]]\nkind = \"ext4\"\n[[storage]]\nkind = \"xfs\"\n\
+         [workload]\nscale = 5\nclients = 4\nwarmup = 2\n[design]\nbaseline = { storage = \"ext4\" }",
+    );
+    let order: Vec<String> =
+        plan.design.order[0].iter().map(|cell| (cell + 1).to_string()).collect();
+    let expected = format!(
+        "plan          study
+plan_id       {}
+plan_version  1
+site          local
+work_dir      /state/work
+
+engine
+  label                postgres-13
+  kind                 postgres
+  version              13
+  allow_other_version  false
+  provision            container
+  images               postgres@sha256:1
+  shm_size             256 MiB
+  memory               no limit
+  cpus                 no limit
+  transport            unix
+  settings             fsync=on, full_page_writes=on, synchronous_commit=on
+  locale               C
+  encoding             UTF8
+  checksums            false
+
+storage 1
+  label          ext4
+  kind           ext4
+  size           960 MiB
+  block_size     4096
+  mkfs_options   none
+  mount_options  noatime
+
+storage 2
+  label          xfs
+  kind           xfs
+  size           960 MiB
+  block_size     4096
+  mkfs_options   none
+  mount_options  noatime
+
+workload
+  kind      tpcb
+  scale     5
+  clients   4
+  threads   2
+  protocol  simple
+  warmup    2 s
+  duration  10 s
+
+design
+  profile   smoke
+  blocks    1
+  seed      20
+  baseline  storage=ext4
+
+cells
+     cell  engine  storage  workload  levels
+  1  ext4  1       1        1         engine=postgres-13, storage=ext4
+  2  xfs   1       2        1         engine=postgres-13, storage=xfs
+
+order (numbers of cells)
+  block 1    {}
+
+estimate
+  trials  2
+  disk    960 MiB at most at a time
+  time    about 43 s
+",
+        plan.plan_id(),
+        order.join(" ")
+    );
+    assert_eq!(plan.render(), expected);
+}
+
+#[test]
+fn the_shipped_specs_resolve() {
+    let quick = resolved(include_str!("../../../../specs/quick.toml"));
+    let labels: Vec<&str> = quick.cells.iter().map(|cell| cell.label.as_str()).collect();
+    assert_eq!(labels, ["ext4", "xfs"]);
+    assert!(quick.estimate().duration_s < 120.0);
+    assert!(quick.estimate().disk_bytes <= 1024 * MIB);
+    let process = resolved(include_str!("../../../../specs/quick-process.toml"));
+    assert_eq!(process.cells.len(), 2);
+    let machine = Capabilities { postgres: rich().postgres, ..poor() };
+    let directory = resolve(include_str!("../../../../specs/quick-directory.toml"), &machine)
+        .expect("needs neither Docker nor root");
+    assert_eq!(directory.site, SiteKind::Local);
+    assert!(matches!(directory.cells[0].storage.kind, StorageKind::Directory { .. }));
+}

@@ -1,0 +1,569 @@
+//! A spec: what the user wrote, in TOML, JSON or Python, before any default is filled.
+//!
+//! ```
+//! let spec = bedplate_core::spec::Spec::from_toml(r#"
+//!     name = "quick"
+//!     [[storage]]
+//!     kind = "ext4"
+//!     [[storage]]
+//!     kind = "xfs"
+//!     [workload]
+//!     clients = [1, 8]
+//! "#)?;
+//! assert_eq!(spec.workload.clients, [1, 8]);
+//! # Ok::<(), bedplate_core::Error>(())
+//! ```
+//!
+//! A scalar that may vary takes a list and becomes a factor; such a field is a `Vec` here, and an
+//! empty one was not written. Errors name the key's path, the value, what is allowed, and the
+//! probable key or word for a near miss.
+//!
+//! Sizes are bytes or text: `KiB MiB GiB TiB` are binary, `kB MB GB TB` decimal. (Values of
+//! `engine.settings` go to PostgreSQL as they are, and its `kB MB GB TB` are binary.)
+
+mod tree;
+mod units;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+pub(crate) use tree::near_miss;
+use tree::{Field, Node, Table};
+
+use crate::error::{Error, Result};
+use crate::plan::{EngineKind, Profile, QueryProtocol, SiteKind, TransportKind, WorkloadKind};
+
+/// A study as it was written.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Spec {
+    /// The study's name.
+    pub name: Option<String>,
+    /// Where volumes and servers live.
+    pub site: Option<SiteKind>,
+    /// Directory for short-lived files.
+    pub work_dir: Option<PathBuf>,
+    /// The engines; empty means one PostgreSQL with all defaults.
+    pub engines: Vec<EngineSpec>,
+    /// The storages; empty only with an engine of provision `url`.
+    pub storages: Vec<StorageSpec>,
+    /// What is executed.
+    pub workload: WorkloadSpec,
+    /// How the study is laid out.
+    pub design: DesignSpec,
+}
+
+/// An engine as it was written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EngineSpec {
+    /// Name of this level of the factor `engine`.
+    pub label: Option<String>,
+    /// The kind of database.
+    pub kind: EngineKind,
+    /// Versions, each a prefix in whole components.
+    pub version: Vec<String>,
+    /// Whether another version may run.
+    pub allow_other_version: bool,
+    /// How the server comes to be.
+    pub provision: Option<ProvisionKind>,
+    /// Container: the image, in place of the pinned one.
+    pub image: Option<String>,
+    /// Container: size of `/dev/shm` in bytes.
+    pub shm_size_bytes: Option<u64>,
+    /// Container: memory limit in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Container: CPU limit in cores.
+    pub cpus: Option<f64>,
+    /// Process: where the binaries are.
+    pub bin_dir: Option<PathBuf>,
+    /// Url: the server's URL, without a password.
+    pub url: Option<String>,
+    /// How clients reach the server.
+    pub transport: Option<TransportKind>,
+    /// Settings, each with its levels.
+    pub settings: BTreeMap<String, Vec<String>>,
+    /// Locale given to `initdb`.
+    pub locale: Option<String>,
+    /// Encoding given to `initdb`.
+    pub encoding: Option<String>,
+    /// Data checksums.
+    pub checksums: Option<bool>,
+}
+
+impl Default for EngineSpec {
+    fn default() -> Self {
+        Self {
+            label: None,
+            kind: EngineKind::Postgres,
+            version: Vec::new(),
+            allow_other_version: false,
+            provision: None,
+            image: None,
+            shm_size_bytes: None,
+            memory_bytes: None,
+            cpus: None,
+            bin_dir: None,
+            url: None,
+            transport: None,
+            settings: BTreeMap::new(),
+            locale: None,
+            encoding: None,
+            checksums: None,
+        }
+    }
+}
+
+/// Ways a server is provisioned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProvisionKind {
+    /// A container.
+    Container,
+    /// Binaries on this machine.
+    Process,
+    /// A server that exists already.
+    Url,
+}
+
+impl ProvisionKind {
+    /// The word in the spec.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Process => "process",
+            Self::Url => "url",
+        }
+    }
+}
+
+/// A storage as it was written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StorageSpec {
+    /// Name of this level of the factor `storage`.
+    pub label: Option<String>,
+    /// What is made.
+    pub kind: StorageSpecKind,
+}
+
+/// Kinds of storage, with the keys that each has.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StorageSpecKind {
+    /// A plain directory.
+    Directory {
+        /// The directory under which fresh ones are made.
+        path: Option<PathBuf>,
+    },
+    /// Memory.
+    Tmpfs {
+        /// Size limit in bytes.
+        size_bytes: Option<u64>,
+    },
+    /// ext4 on a loop device.
+    Ext4(LoopSpec),
+    /// xfs on a loop device.
+    Xfs(LoopSpec),
+}
+
+impl StorageSpecKind {
+    /// The word in the spec.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Directory { .. } => "directory",
+            Self::Tmpfs { .. } => "tmpfs",
+            Self::Ext4(_) => "ext4",
+            Self::Xfs(_) => "xfs",
+        }
+    }
+}
+
+/// A file system on a loop device as it was written.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LoopSpec {
+    /// Size of the image in bytes.
+    pub size_bytes: Option<u64>,
+    /// Block sizes in bytes.
+    pub block_size_bytes: Vec<u32>,
+    /// Further arguments for mkfs.
+    pub mkfs_options: Vec<String>,
+    /// Mount options.
+    pub mount_options: Option<Vec<String>>,
+}
+
+/// A workload as it was written.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct WorkloadSpec {
+    /// Kinds.
+    pub kind: Vec<WorkloadKind>,
+    /// Scale factors.
+    pub scale: Vec<u32>,
+    /// Numbers of concurrent connections.
+    pub clients: Vec<u32>,
+    /// Numbers of threads.
+    pub threads: Vec<u32>,
+    /// How statements are sent.
+    pub protocol: Vec<QueryProtocol>,
+    /// Seconds of measuring.
+    pub duration_s: Option<f64>,
+    /// Transactions for each client.
+    pub transactions: Option<u64>,
+    /// Seconds before measuring.
+    pub warmup_s: Option<f64>,
+}
+
+/// A design as it was written.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DesignSpec {
+    /// Named set of defaults.
+    pub profile: Option<Profile>,
+    /// Passes over all cells.
+    pub blocks: Option<u32>,
+    /// Seed of the order and of all random values.
+    pub seed: Option<u64>,
+    /// Factor to level of the cells that the others are compared with.
+    pub baseline: BTreeMap<String, String>,
+}
+
+const SITES: [(&str, SiteKind); 2] = [("local", SiteKind::Local), ("docker", SiteKind::Docker)];
+const ENGINES: [(&str, EngineKind); 1] = [("postgres", EngineKind::Postgres)];
+const PROVISIONS: [(&str, ProvisionKind); 3] = [
+    ("container", ProvisionKind::Container),
+    ("process", ProvisionKind::Process),
+    ("url", ProvisionKind::Url),
+];
+const TRANSPORTS: [(&str, TransportKind); 2] =
+    [("unix", TransportKind::Unix), ("tcp", TransportKind::Tcp)];
+/// Kinds of storage that have their time later; they are no near miss of another.
+const STORAGES_LATER: [&str; 6] = ["ext2", "ext3", "btrfs", "f2fs", "nilfs2", "zfs"];
+const WORKLOADS: [(&str, WorkloadKind); 3] = [
+    ("tpcb", WorkloadKind::Tpcb),
+    ("simple-update", WorkloadKind::SimpleUpdate),
+    ("select-only", WorkloadKind::SelectOnly),
+];
+const PROTOCOLS: [(&str, QueryProtocol); 3] = [
+    ("simple", QueryProtocol::Simple),
+    ("extended", QueryProtocol::Extended),
+    ("prepared", QueryProtocol::Prepared),
+];
+const PROFILES: [(&str, Profile); 4] = [
+    ("smoke", Profile::Smoke),
+    ("gate", Profile::Gate),
+    ("publish", Profile::Publish),
+    ("calibrate", Profile::Calibrate),
+];
+
+const SPEC_KEYS: [&str; 7] =
+    ["name", "site", "work_dir", "engine", "storage", "workload", "design"];
+const ENGINE_KEYS: [&str; 16] = [
+    "kind",
+    "label",
+    "version",
+    "allow_other_version",
+    "provision",
+    "image",
+    "shm_size",
+    "memory",
+    "cpus",
+    "bin_dir",
+    "url",
+    "transport",
+    "settings",
+    "locale",
+    "encoding",
+    "checksums",
+];
+const DIRECTORY_KEYS: [&str; 3] = ["kind", "label", "path"];
+const TMPFS_KEYS: [&str; 3] = ["kind", "label", "size"];
+const LOOP_KEYS: [&str; 6] =
+    ["kind", "label", "size", "block_size", "mkfs_options", "mount_options"];
+const WORKLOAD_KEYS: [&str; 8] =
+    ["kind", "scale", "clients", "threads", "protocol", "duration", "transactions", "warmup"];
+const DESIGN_KEYS: [&str; 4] = ["profile", "blocks", "seed", "baseline"];
+
+impl Spec {
+    /// Reads TOML.
+    ///
+    /// # Errors
+    /// A syntax error with its line, or the first key or value that is wrong.
+    pub fn from_toml(text: &str) -> Result<Self> {
+        read_spec(&parse_toml(text, "the spec")?)
+    }
+
+    /// Reads JSON.
+    ///
+    /// # Errors
+    /// A syntax error with its line, or the first key or value that is wrong.
+    pub fn from_json(text: &str) -> Result<Self> {
+        read_spec(&parse_json(text, "the spec")?)
+    }
+
+    /// Reads the bytes of a file whose name ends in `.toml` or `.json`. A spec without a name is
+    /// named after the file.
+    ///
+    /// # Errors
+    /// Those of [`Spec::from_toml`]; also another ending, or bytes that are not UTF-8.
+    pub fn from_bytes(bytes: &[u8], name: &str) -> Result<Self> {
+        let path = Path::new(name);
+        let parse = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("toml") => parse_toml,
+            Some("json") => parse_json,
+            _ => {
+                return Err(Error::spec(format!(
+                    "{name} is neither a .toml nor a .json file, so its form is not known"
+                )));
+            }
+        };
+        let text = std::str::from_utf8(bytes).map_err(|error| {
+            Error::spec(format!("{name} is not UTF-8 text: byte {} is wrong", error.valid_up_to()))
+                .hint("save the file with the encoding UTF-8")
+        })?;
+        let mut spec = read_spec(&parse(text.strip_prefix('\u{feff}').unwrap_or(text), name)?)?;
+        if spec.name.is_none() {
+            spec.name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        }
+        Ok(spec)
+    }
+
+    /// The path of engine number `index` in error messages.
+    pub(crate) fn engine_path(&self, index: usize) -> String {
+        numbered("engine", index, self.engines.len())
+    }
+
+    /// The path of storage number `index` in error messages.
+    pub(crate) fn storage_path(&self, index: usize) -> String {
+        numbered("storage", index, self.storages.len())
+    }
+}
+
+fn numbered(key: &str, index: usize, count: usize) -> String {
+    if count > 1 { format!("{key}[{index}]") } else { key.to_owned() }
+}
+
+fn parse_toml(text: &str, name: &str) -> Result<Node> {
+    toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| {
+            let before = text.as_bytes().get(..span.start).unwrap_or_default();
+            before.iter().filter(|byte| **byte == b'\n').count() + 1
+        });
+        let reason = error.message().replace('\n', ", ");
+        Error::spec(format!("{name} is not valid TOML, line {line}: {reason}"))
+    })
+}
+
+fn parse_json(text: &str, name: &str) -> Result<Node> {
+    serde_json::from_str(text)
+        .map_err(|error| Error::spec(format!("{name} is not valid JSON: {error}")))
+}
+
+fn read_spec(root: &Node) -> Result<Spec> {
+    let Node::Table(_) = root else {
+        return Err(Error::spec("the spec is not a table of keys and values"));
+    };
+    let table = Field { path: String::new(), node: root }.table()?;
+    table.check_keys(&SPEC_KEYS, home_of)?;
+    Ok(Spec {
+        name: table.value("name", Field::name)?,
+        site: table.value("site", |field| field.word("site", &SITES))?,
+        work_dir: table.value("work_dir", Field::absolute_path)?,
+        engines: read_all(&table, "engine", read_engine)?,
+        storages: read_all(&table, "storage", read_storage)?,
+        workload: table.value("workload", read_workload)?.unwrap_or_default(),
+        design: table.value("design", read_design)?.unwrap_or_default(),
+    })
+}
+
+/// Where a key that was written in the wrong table belongs.
+fn home_of(key: &str) -> Option<String> {
+    let homes: [(&str, &[&str]); 4] = [
+        ("workload", &WORKLOAD_KEYS),
+        ("design", &DESIGN_KEYS),
+        ("storage", &["size", "path", "block_size", "mkfs_options", "mount_options"]),
+        ("engine", &ENGINE_KEYS),
+    ];
+    let (home, _) = homes.into_iter().find(|(_, keys)| keys.contains(&key))?;
+    (key != "kind" && key != "label").then(|| format!("`{key}` belongs under `{home}`"))
+}
+
+fn read_all<T>(table: &Table<'_>, key: &str, read: fn(&Table<'_>) -> Result<T>) -> Result<Vec<T>> {
+    match table.get(key) {
+        Some(field) => field.tables()?.iter().map(read).collect(),
+        None => Ok(Vec::new()),
+    }
+}
+
+fn read_engine(table: &Table<'_>) -> Result<EngineSpec> {
+    table.check_keys(&ENGINE_KEYS, home_of)?;
+    Ok(EngineSpec {
+        label: table.value("label", Field::name)?,
+        kind: table
+            .value("kind", |field| field.word("kind of engine", &ENGINES))?
+            .unwrap_or(EngineKind::Postgres),
+        version: table.levels("version", read_version)?,
+        allow_other_version: table.value("allow_other_version", Field::boolean)?.unwrap_or(false),
+        provision: table.value("provision", |field| field.word("provision", &PROVISIONS))?,
+        image: table.value("image", Field::text)?,
+        shm_size_bytes: table.value("shm_size", Field::size_bytes)?,
+        memory_bytes: table.value("memory", Field::size_bytes)?,
+        cpus: table.value("cpus", Field::number)?,
+        bin_dir: table.value("bin_dir", Field::absolute_path)?,
+        url: table.value("url", read_url)?,
+        transport: table.value("transport", |field| field.word("transport", &TRANSPORTS))?,
+        settings: table.value("settings", read_settings)?.unwrap_or_default(),
+        locale: table.value("locale", Field::text)?,
+        encoding: table.value("encoding", Field::text)?,
+        checksums: table.value("checksums", Field::boolean)?,
+    })
+}
+
+/// Digits and dots. A whole number may stand for itself; a number with a fraction may not, for 13.10
+/// would be 13.1.
+fn read_version(field: &Field<'_>) -> Result<String> {
+    let text = match field.node {
+        Node::Integer(number) => number.to_string(),
+        Node::Float(_) => return Err(field.error("but a version is expected as text")),
+        _ => field.text()?,
+    };
+    let component = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if text.split('.').all(component) {
+        Ok(text)
+    } else {
+        Err(field.error("but a version is digits and dots, such as \"13\" or \"13.23\""))
+    }
+}
+
+/// The error never repeats the value: it holds the password.
+fn read_url(field: &Field<'_>) -> Result<String> {
+    let url = field.text()?;
+    let advice = "set it in the environment variable BEDPLATE_PASSWORD or PGPASSWORD";
+    let (base, query) = url.split_once('?').unwrap_or((url.as_str(), ""));
+    let Some((scheme, rest)) = base.split_once("://") else {
+        return Err(Error::spec(format!("`{}` has no scheme", field.path))
+            .hint("write postgresql://USER@HOST:PORT/DATABASE"));
+    };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
+    if user.contains(':') || query.split('&').any(|part| part.starts_with("password=")) {
+        return Err(Error::spec(format!("`{}` holds a password", field.path)).hint(advice));
+    }
+    if scheme != "postgresql" && scheme != "postgres" {
+        return Err(field.error("but its scheme must be postgresql or postgres"));
+    }
+    Ok(url)
+}
+
+fn read_settings(field: &Field<'_>) -> Result<BTreeMap<String, Vec<String>>> {
+    let mut settings = BTreeMap::new();
+    for (key, value) in field.table()?.fields() {
+        let name = key.to_ascii_lowercase();
+        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.".contains(&b))
+        {
+            return Err(Error::spec(format!("`{}` is not the name of a setting", value.path)));
+        }
+        let levels = value.levels(|level| {
+            let text = level.scalar()?;
+            if text.chars().any(char::is_control) {
+                return Err(level.error("but a setting may not hold control characters"));
+            }
+            Ok(text)
+        })?;
+        if settings.insert(name, levels).is_some() {
+            return Err(Error::spec(format!(
+                "`{}` is there twice, in different letter cases",
+                value.path
+            )));
+        }
+    }
+    Ok(settings)
+}
+
+fn read_storage(table: &Table<'_>) -> Result<StorageSpec> {
+    // A table with a wrong kind is reported for that, not for keys of another kind.
+    let kinds = [("directory", 0), ("tmpfs", 1), ("ext4", 2), ("xfs", 3)];
+    let Some(field) = table.get("kind") else {
+        table.check_keys(
+            &["kind", "label", "size", "path", "block_size", "mkfs_options", "mount_options"],
+            home_of,
+        )?;
+        return Err(Error::spec(format!(
+            "`{}` is missing (allowed: directory, tmpfs, ext4, xfs)",
+            table.path_of("kind")
+        )));
+    };
+    let number = field.word("kind of storage", &kinds).map_err(|mut error| {
+        if let Node::Text(text) = field.node
+            && STORAGES_LATER.contains(&text.as_str())
+        {
+            error.hint = Some(format!("`{text}` is not supported by this version of bedplate"));
+        }
+        error
+    })?;
+    let kind = match number {
+        0 => {
+            table.check_keys(&DIRECTORY_KEYS, |key| other_kind(key, "directory"))?;
+            StorageSpecKind::Directory { path: table.value("path", Field::absolute_path)? }
+        }
+        1 => {
+            table.check_keys(&TMPFS_KEYS, |key| other_kind(key, "tmpfs"))?;
+            StorageSpecKind::Tmpfs { size_bytes: table.value("size", Field::size_bytes)? }
+        }
+        2 => StorageSpecKind::Ext4(read_loop(table, "ext4")?),
+        _ => StorageSpecKind::Xfs(read_loop(table, "xfs")?),
+    };
+    Ok(StorageSpec { label: table.value("label", Field::name)?, kind })
+}
+
+fn other_kind(key: &str, kind: &str) -> Option<String> {
+    let of_storage = LOOP_KEYS.contains(&key) || DIRECTORY_KEYS.contains(&key);
+    if of_storage {
+        Some(format!("a storage of kind `{kind}` has no `{key}`"))
+    } else {
+        home_of(key)
+    }
+}
+
+fn read_loop(table: &Table<'_>, kind: &str) -> Result<LoopSpec> {
+    table.check_keys(&LOOP_KEYS, |key| other_kind(key, kind))?;
+    Ok(LoopSpec {
+        size_bytes: table.value("size", Field::size_bytes)?,
+        block_size_bytes: table.levels("block_size", |field| {
+            let bytes = field.size_bytes()?;
+            u32::try_from(bytes).map_err(|_| field.error("but must be smaller"))
+        })?,
+        mkfs_options: table.value("mkfs_options", Field::texts)?.unwrap_or_default(),
+        mount_options: table.value("mount_options", Field::texts)?,
+    })
+}
+
+fn read_workload(field: &Field<'_>) -> Result<WorkloadSpec> {
+    let table = field.table()?;
+    table.check_keys(&WORKLOAD_KEYS, home_of)?;
+    Ok(WorkloadSpec {
+        kind: table.levels("kind", |field| field.word("kind of workload", &WORKLOADS))?,
+        scale: table.levels("scale", Field::integer)?,
+        clients: table.levels("clients", Field::integer)?,
+        threads: table.levels("threads", Field::integer)?,
+        protocol: table.levels("protocol", |field| field.word("protocol", &PROTOCOLS))?,
+        duration_s: table.value("duration", Field::seconds)?,
+        transactions: table.value("transactions", Field::integer)?,
+        warmup_s: table.value("warmup", Field::seconds)?,
+    })
+}
+
+fn read_design(field: &Field<'_>) -> Result<DesignSpec> {
+    let table = field.table()?;
+    table.check_keys(&DESIGN_KEYS, home_of)?;
+    let baseline = match table.get("baseline") {
+        Some(field) => field
+            .table()?
+            .fields()
+            .map(|(factor, level)| Ok((factor.to_owned(), level.scalar()?)))
+            .collect::<Result<_>>()?,
+        None => BTreeMap::new(),
+    };
+    Ok(DesignSpec {
+        profile: table.value("profile", |field| field.word("profile", &PROFILES))?,
+        blocks: table.value("blocks", Field::integer)?,
+        seed: table.value("seed", Field::integer)?,
+        baseline,
+    })
+}
+
+#[cfg(test)]
+mod tests;
