@@ -1,0 +1,114 @@
+//! What every column of every table means. The documentation is generated from here.
+
+/// One column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Column {
+    /// Its name, ending in its unit where it has one.
+    pub name: &'static str,
+    /// Its unit, in words; empty for names and labels.
+    pub unit: &'static str,
+    /// What it says, and when it is null.
+    pub meaning: &'static str,
+}
+
+const fn column(name: &'static str, unit: &'static str, meaning: &'static str) -> Column {
+    Column { name, unit, meaning }
+}
+
+/// Table `trials`: one row a finished trial. After `cell` comes one column for each further factor
+/// that varies, with the level's name.
+pub const TRIALS: &[Column] = &[
+    column("run", "", "identifier of the run"),
+    column("trial", "", "number of the trial in order of execution, from 0"),
+    column("block", "", "block it belongs to, from 0"),
+    column("cell", "", "label of its cell, unique in the plan"),
+    column("engine", "", "level of the factor engine"),
+    column("storage", "", "level of the factor storage"),
+    column("workload", "", "workload that was executed"),
+    column("scale", "", "scale factor; 100,000 accounts each"),
+    column("clients", "clients", "concurrent connections"),
+    column("threads", "threads", "threads that carried them"),
+    column("protocol", "", "how statements were sent: simple, extended, prepared"),
+    column("engine_version", "", "version the live server gave; null when none ran"),
+    column("version_asked", "", "version, or prefix of one, that the plan asks for"),
+    column("trust", "", "whether the numbers may be used: sound, caveat, void"),
+    column("trust_reasons", "", "why not sound, joined by `; `; empty when sound"),
+    column(
+        "tps",
+        "transactions per second",
+        "committed transactions of the measured window by its length; null when void",
+    ),
+    column("committed", "transactions", "committed within the measured window"),
+    column("failed", "transactions", "failed within the measured window"),
+    column("failed_by_sqlstate", "", "failed transactions as `SQLSTATE=count`, joined by `; `"),
+    column("clients_lost", "clients", "clients that lost or never had their connection"),
+    column("window_s", "seconds", "length of the measured window"),
+    column(
+        "service_time_ms_mean",
+        "milliseconds",
+        "mean of done − started over committed transactions; null when void",
+    ),
+    column(
+        "service_time_ms_p50",
+        "milliseconds",
+        "median; like every quantile q by nearest rank, and null when void or n·(1 − q) < 10",
+    ),
+    column("service_time_ms_p90", "milliseconds", "90 % quantile"),
+    column("service_time_ms_p95", "milliseconds", "95 % quantile"),
+    column("service_time_ms_p99", "milliseconds", "99 % quantile"),
+    column("service_time_ms_p999", "milliseconds", "99.9 % quantile"),
+    column("service_time_ms_max", "milliseconds", "largest; null when void"),
+    column(
+        "client_cpu_us_per_transaction",
+        "microseconds",
+        "CPU time of the load threads by committed transactions; null when void",
+    ),
+    column("connect_s", "seconds", "from the first connection attempt until all were connected"),
+    column("load_s", "seconds", "filling the database; null when it was not reached"),
+    column("database_bytes", "bytes", "size of the database after loading; null when unknown"),
+    column("fsync", "", "setting as the live server gave it"),
+    column("synchronous_commit", "", "setting as the live server gave it"),
+    column("full_page_writes", "", "setting as the live server gave it"),
+    column("fs_type", "", "file system under the data directory, as the server sees it"),
+    column("mount_options", "", "its mount and super-block options, joined by `,`"),
+    column("mkfs_command", "", "command that made the file system; null when none was made"),
+    column("loop_direct_io", "", "whether the loop device reads and writes directly"),
+    column("image", "", "container image that ran; null without a container"),
+    column("started_at", "", "wall-clock start, RFC 3339 in UTC"),
+    column("error", "", "error that ended the trial early; null when none did"),
+];
+
+/// Table `intervals`: one row a second of warm-up and measuring.
+pub const INTERVALS: &[Column] = &[
+    column("run", "", "identifier of the run"),
+    column("trial", "", "number of the trial"),
+    column("phase", "", "warmup or measure"),
+    column("start_s", "seconds", "from the start of the load to the start of the interval"),
+    column("length_s", "seconds", "length; the last interval of a phase may be shorter"),
+    column("committed", "transactions", "committed transactions that ended in the interval"),
+    column("failed", "transactions", "failed transactions that ended in the interval"),
+    column("live_clients", "clients", "clients connected at the end of the interval"),
+    column("tps", "transactions per second", "committed by length; null when the trial is void"),
+    column("service_time_ms_p50", "milliseconds", "median; null as in `trials`"),
+    column("service_time_ms_p99", "milliseconds", "99 % quantile; null as in `trials`"),
+    column("service_time_ms_max", "milliseconds", "largest; null when the trial is void"),
+];
+
+/// Table `latency`: the histogram of a trial's measured window, one row a bucket that is not
+/// empty. A void trial has no rows.
+pub const LATENCY: &[Column] = &[
+    column("run", "", "identifier of the run"),
+    column("trial", "", "number of the trial"),
+    column("phase", "", "measure"),
+    column("service_time_ms", "milliseconds", "upper end of the bucket"),
+    column("count", "transactions", "committed transactions in the bucket"),
+];
+
+/// Table `metrics`: one row a reading.
+pub const METRICS: &[Column] = &[
+    column("run", "", "identifier of the run"),
+    column("trial", "", "number of the trial"),
+    column("at_s", "seconds", "from the start of the load"),
+    column("metric", "", "name of the metric, ending in its unit"),
+    column("value", "the metric's", "the reading"),
+];

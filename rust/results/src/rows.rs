@@ -1,0 +1,286 @@
+//! The numbers of a trial, each computed here and nowhere else.
+
+use std::collections::BTreeMap;
+
+use bedplate_core::plan::Cell;
+use bedplate_core::record::{Phase, TrialRecord, TrustLevel};
+use bedplate_core::{Error, Result};
+use hdrhistogram::Histogram;
+
+use crate::read::{Run, Trial};
+
+/// Times of a set of transactions in milliseconds: mean, maximum, and quantiles by nearest rank.
+///
+/// A quantile q of n values is there only when n·(1 − q) is at least 10: fewer values beyond it say
+/// nothing about it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Quantiles {
+    /// Arithmetic mean.
+    pub mean: Option<f64>,
+    /// Median.
+    pub p50: Option<f64>,
+    /// 90 % quantile.
+    pub p90: Option<f64>,
+    /// 95 % quantile.
+    pub p95: Option<f64>,
+    /// 99 % quantile.
+    pub p99: Option<f64>,
+    /// 99.9 % quantile.
+    pub p999: Option<f64>,
+    /// Largest.
+    pub max: Option<f64>,
+}
+
+impl Quantiles {
+    /// Of a histogram in nanoseconds.
+    pub fn of(histogram_ns: &Histogram<u64>) -> Self {
+        if histogram_ns.is_empty() {
+            return Self::default();
+        }
+        let [p50, p90, p95, p99, p999] = nearest_ranks(histogram_ns, [500, 900, 950, 990, 999]);
+        Self {
+            mean: Some(histogram_ns.mean() / 1e6),
+            p50,
+            p90,
+            p95,
+            p99,
+            p999,
+            max: Some(ms(histogram_ns.max())),
+        }
+    }
+}
+
+/// The values at rising quantiles, given in thousandths so that ranks are exact.
+fn nearest_ranks<const N: usize>(
+    histogram_ns: &Histogram<u64>,
+    quantiles_per_mille: [u64; N],
+) -> [Option<f64>; N] {
+    let total = histogram_ns.len();
+    let mut found = [None; N];
+    let mut next = 0;
+    let mut below = 0;
+    for recorded in histogram_ns.iter_recorded() {
+        below += recorded.count_at_value();
+        while next < N && below * 1000 >= total * quantiles_per_mille[next] {
+            if total * (1000 - quantiles_per_mille[next]) >= 10 * 1000 {
+                found[next] = Some(ms(recorded.value_iterated_to()));
+            }
+            next += 1;
+        }
+    }
+    found
+}
+
+/// Nanoseconds in milliseconds.
+pub(crate) fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+/// One trial as a row: what the table `trials` holds, and what the command line shows.
+///
+/// The fields are the columns of [`crate::columns::TRIALS`], where their meanings are.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "the columns table holds each field's meaning, once")]
+pub struct TrialRow {
+    pub run: String,
+    pub trial: u32,
+    pub block: u32,
+    pub cell: String,
+    pub levels: BTreeMap<String, String>,
+    pub workload: &'static str,
+    pub scale: u32,
+    pub clients: u32,
+    pub threads: u32,
+    pub protocol: &'static str,
+    pub engine_version: Option<String>,
+    pub version_asked: String,
+    pub trust: TrustLevel,
+    pub trust_reasons: Vec<String>,
+    pub tps: Option<f64>,
+    pub committed: u64,
+    pub failed: u64,
+    pub failed_by_sqlstate: BTreeMap<String, u64>,
+    pub clients_lost: u32,
+    pub window_s: f64,
+    pub service_time_ms: Quantiles,
+    pub client_cpu_us_per_transaction: Option<f64>,
+    pub connect_s: Option<f64>,
+    pub load_s: Option<f64>,
+    pub database_bytes: Option<u64>,
+    pub fsync: Option<String>,
+    pub synchronous_commit: Option<String>,
+    pub full_page_writes: Option<String>,
+    pub fs_type: Option<String>,
+    pub mount_options: Option<String>,
+    pub mkfs_command: Option<String>,
+    pub loop_direct_io: Option<String>,
+    pub image: Option<String>,
+    pub started_at: String,
+    pub error: Option<String>,
+}
+
+impl TrialRow {
+    /// Name of the storage's level.
+    pub fn storage(&self) -> &str {
+        self.levels.get("storage").map_or("", String::as_str)
+    }
+
+    /// Name of the engine's level.
+    pub fn engine(&self) -> &str {
+        self.levels.get("engine").map_or("", String::as_str)
+    }
+}
+
+/// The finished trials of a run as rows, in order of execution.
+///
+/// # Errors
+/// A record names a cell that the plan does not have.
+pub fn trial_rows(run: &Run) -> Result<Vec<TrialRow>> {
+    run.trials.iter().map(|trial| trial_row(run, trial)).collect()
+}
+
+fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
+    let record = &trial.record;
+    let cell = run.plan.cells.get(record.id.cell).ok_or_else(|| {
+        Error::store(format!(
+            "trial {} of `{}` is of cell {}, which its plan does not have",
+            record.id.trial,
+            run.path.display(),
+            record.id.cell,
+        ))
+    })?;
+    let usable = record.trust.level != TrustLevel::Void;
+    let setting = |name| record.server.settings.get(name).cloned();
+    let fact = |name| record.volume.facts.get(name).cloned();
+    let mount = record.server.data_mount.as_ref();
+    Ok(TrialRow {
+        run: run.run_id.clone(),
+        trial: record.id.trial,
+        block: record.id.block,
+        cell: record.cell_label.clone(),
+        levels: levels(cell),
+        workload: cell.workload.kind.word(),
+        scale: cell.workload.scale,
+        clients: cell.workload.clients,
+        threads: cell.workload.threads,
+        protocol: cell.workload.protocol.word(),
+        engine_version: Some(record.server.version.clone()).filter(|version| !version.is_empty()),
+        version_asked: cell.engine.version.clone(),
+        trust: record.trust.level,
+        trust_reasons: record.trust.reasons.clone(),
+        tps: record.tps(),
+        committed: record.outcomes.committed,
+        failed: record.outcomes.failed_total(),
+        failed_by_sqlstate: record.outcomes.failed.clone(),
+        clients_lost: record.clients_lost,
+        window_s: record.window_s,
+        service_time_ms: if usable {
+            Quantiles::of(&trial.service_time_ns)
+        } else {
+            Quantiles::default()
+        },
+        client_cpu_us_per_transaction: (usable && record.outcomes.committed > 0)
+            .then(|| record.client_cpu_s * 1e6 / record.outcomes.committed as f64),
+        connect_s: seconds_in(record, Phase::Measure).map(|_| record.connect_s),
+        load_s: seconds_in(record, Phase::Load),
+        database_bytes: Some(record.database_bytes).filter(|&bytes| bytes > 0),
+        fsync: setting("fsync"),
+        synchronous_commit: setting("synchronous_commit"),
+        full_page_writes: setting("full_page_writes"),
+        fs_type: mount.map(|mount| mount.fs_type.clone()),
+        mount_options: mount.map(|mount| mount.options.join(",")),
+        mkfs_command: fact("mkfs_command"),
+        loop_direct_io: fact("loop_direct_io"),
+        image: record.server.provenance.get("image").cloned(),
+        started_at: record.started_at.clone(),
+        error: record.error.clone(),
+    })
+}
+
+/// The cell's levels, with engine and storage always among them.
+fn levels(cell: &Cell) -> BTreeMap<String, String> {
+    let mut levels = cell.levels.clone();
+    levels.entry("engine".to_owned()).or_insert_with(|| cell.engine.label.clone());
+    levels.entry("storage".to_owned()).or_insert_with(|| cell.storage.label.clone());
+    levels
+}
+
+fn seconds_in(record: &TrialRecord, phase: Phase) -> Option<f64> {
+    record.phase_s.iter().find(|(of, _)| *of == phase).map(|(_, seconds)| *seconds)
+}
+
+/// A trust level in one word.
+pub fn trust_name(level: TrustLevel) -> &'static str {
+    match level {
+        TrustLevel::Sound => "sound",
+        TrustLevel::Caveat => "caveat",
+        TrustLevel::Void => "void",
+    }
+}
+
+/// A phase in one word.
+pub fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Provision => "provision",
+        Phase::Load => "load",
+        Phase::Settle => "settle",
+        Phase::Warmup => "warmup",
+        Phase::Measure => "measure",
+        Phase::Verify => "verify",
+        Phase::Teardown => "teardown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nearest rank over sorted values, the definition itself, and no code of a histogram.
+    fn by_sorting(values: &[u64], per_mille: u64) -> u64 {
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable();
+        let rank = (values.len() as u64 * per_mille).div_ceil(1000).max(1);
+        sorted[rank as usize - 1]
+    }
+
+    #[test]
+    fn quantiles_agree_with_sorting() {
+        // A skewed distribution without randomness: cubes of a full period modulo a prime.
+        let values: Vec<u64> =
+            (1..=20_011_u64).map(|n| 50_000 + (n * n % 20_011).pow(2) * n % 7_000_000).collect();
+        let mut histogram = Histogram::<u64>::new(3).unwrap();
+        values.iter().for_each(|&value| histogram.record(value).unwrap());
+        let quantiles = Quantiles::of(&histogram);
+        for (found, per_mille) in [
+            (quantiles.p50, 500),
+            (quantiles.p90, 900),
+            (quantiles.p95, 950),
+            (quantiles.p99, 990),
+            (quantiles.p999, 999),
+            (quantiles.max, 1000),
+        ] {
+            let exact = by_sorting(&values, per_mille) as f64 / 1e6;
+            let found = found.unwrap();
+            assert!((found / exact - 1.0).abs() < 1e-3, "{per_mille}: {found} and {exact}");
+            assert!(found >= exact, "a bucket answers with its upper end");
+        }
+        let mean = values.iter().sum::<u64>() as f64 / values.len() as f64 / 1e6;
+        assert!((quantiles.mean.unwrap() / mean - 1.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn a_quantile_needs_ten_values_beyond_it() {
+        let of = |count| {
+            let mut histogram = Histogram::<u64>::new(3).unwrap();
+            histogram.record_n(1_000_000, count).unwrap();
+            Quantiles::of(&histogram)
+        };
+        assert_eq!(of(0), Quantiles::default());
+        assert_eq!((of(1).p50, of(1).max.is_some(), of(1).mean.is_some()), (None, true, true));
+        assert_eq!((of(19).p50, of(20).p50.is_some()), (None, true));
+        assert_eq!((of(99).p90, of(100).p90.is_some()), (None, true));
+        assert_eq!((of(199).p95, of(200).p95.is_some()), (None, true));
+        assert_eq!((of(999).p99, of(1000).p99.is_some()), (None, true));
+        assert_eq!((of(9999).p999, of(10_000).p999.is_some()), (None, true));
+    }
+}

@@ -1,0 +1,535 @@
+//! A run directory from creation to tables, with synthetic trials.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bedplate_core::plan::{
+    Cell, Design, EngineKind, EnginePlan, Initdb, LoopVolume, PLAN_VERSION, Plan, Profile,
+    Provision, QueryProtocol, RunLength, SiteKind, StorageKind, StoragePlan, TransportKind,
+    WorkloadKind, WorkloadPlan,
+};
+use bedplate_core::record::{
+    Environment, Interval, MetricSample, MountFacts, Outcomes, Phase, ServerFacts, TrialId,
+    TrialRecord, Trust, TrustLevel, VolumeFacts,
+};
+use bedplate_core::seam::RunSink as _;
+use hdrhistogram::Histogram;
+use polars::prelude::{ParquetReader, SerReader as _};
+use polars_arrow::ffi::ArrowArrayStreamReader;
+
+use crate::stored::{COMPLETE, INTERVALS, PLAN, RECORD, RUN, TRIALS};
+use crate::{
+    Frames, Run, RunDirectory, RunEnd, Totals, arrow_stream, check_totals, columns, frames,
+    trial_rows,
+};
+
+const SECONDS: u64 = 3;
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn cell(storage: &str) -> Cell {
+    let volume = LoopVolume {
+        size_bytes: 2 << 30,
+        block_size_bytes: 4096,
+        mkfs_options: Vec::new(),
+        mount_options: vec!["noatime".to_owned()],
+    };
+    Cell {
+        label: format!("{storage}/fillfactor=90"),
+        levels: map(&[("engine", "postgres 13"), ("storage", storage), ("fillfactor", "90")]),
+        engine: EnginePlan {
+            label: "postgres 13".to_owned(),
+            kind: EngineKind::Postgres,
+            version: "13".to_owned(),
+            allow_other_version: false,
+            provision: Provision::Process { bin_dir: PathBuf::from("/usr/lib/postgresql/13/bin") },
+            transport: TransportKind::Unix,
+            settings: map(&[("fsync", "on")]),
+            initdb: Initdb { locale: "C".into(), encoding: "UTF8".into(), checksums: false },
+        },
+        storage: StoragePlan {
+            label: storage.to_owned(),
+            kind: match storage {
+                "ext4" => StorageKind::Ext4(volume),
+                _ => StorageKind::Xfs(volume),
+            },
+        },
+        workload: WorkloadPlan {
+            kind: WorkloadKind::Tpcb,
+            scale: 1,
+            clients: 8,
+            threads: 2,
+            protocol: QueryProtocol::Prepared,
+            length: RunLength::DurationS(SECONDS as f64),
+            warmup_s: 1.0,
+        },
+    }
+}
+
+/// Two cells, two blocks.
+fn plan() -> Plan {
+    Plan {
+        plan_version: PLAN_VERSION,
+        name: "quick".to_owned(),
+        site: SiteKind::Local,
+        work_dir: PathBuf::from("/var/tmp/bedplate"),
+        cells: vec![cell("ext4"), cell("xfs")],
+        design: Design {
+            profile: Profile::Smoke,
+            blocks: 2,
+            seed: 1,
+            baseline: map(&[("storage", "ext4")]),
+            order: vec![vec![0, 1], vec![1, 0]],
+        },
+    }
+}
+
+fn environment() -> Environment {
+    Environment { facts: map(&[("kernel", "6.18.0"), ("cpus", "2")]) }
+}
+
+/// The interval that starts at a second; every second has other times.
+fn interval(second: u64, phase: Phase) -> Interval {
+    let mut service_time_ns = Histogram::new_with_bounds(1_000, 3_600_000_000_000, 3).unwrap();
+    for n in 0..1200 + 100 * second {
+        service_time_ns.record(1_000_000 + n * n * (second + 1)).unwrap();
+    }
+    Interval {
+        phase,
+        start_s: second as f64,
+        length_s: 1.0,
+        outcomes: Outcomes {
+            committed: service_time_ns.len(),
+            failed: [("40001".to_owned(), second)].into(),
+        },
+        live_clients: 8,
+        service_time_ns,
+    }
+}
+
+/// A second of warm-up, then the measured ones.
+fn intervals() -> Vec<Interval> {
+    let measured = (1..=SECONDS).map(|second| interval(second, Phase::Measure));
+    std::iter::once(interval(0, Phase::Warmup)).chain(measured).collect()
+}
+
+fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
+    let mut measured = Totals::default();
+    intervals().iter().for_each(|interval| measured.add(interval));
+    let storage = plan.cells[id.cell].storage.label.clone();
+    TrialRecord {
+        id: id.clone(),
+        cell_label: plan.cells[id.cell].label.clone(),
+        started_at: "2026-11-30T20:00:00Z".to_owned(),
+        phase_s: vec![(Phase::Load, 1.5), (Phase::Warmup, 1.0), (Phase::Measure, 3.0)],
+        trust: Trust::sound(),
+        window_s: SECONDS as f64,
+        committed_all: measured.outcomes.committed + 1208,
+        outcomes: measured.outcomes,
+        clients_lost: 0,
+        client_cpu_s: 0.21,
+        connect_s: 0.02,
+        database_bytes: 24 << 20,
+        server: ServerFacts {
+            version_full: "PostgreSQL 13.23".to_owned(),
+            version: "13.23".to_owned(),
+            settings: map(&[
+                ("fsync", "on"),
+                ("synchronous_commit", "on"),
+                ("full_page_writes", "on"),
+            ]),
+            provenance: map(&[("image", "postgres:13")]),
+            data_mount: Some(MountFacts {
+                mount_point: "/data".to_owned(),
+                fs_type: storage.clone(),
+                source: "/dev/loop3".to_owned(),
+                options: vec!["rw".to_owned(), "noatime".to_owned()],
+            }),
+        },
+        volume: VolumeFacts {
+            facts: map(&[("mkfs_command", &format!("mkfs.{storage}")), ("loop_direct_io", "1")]),
+            caveats: Vec::new(),
+        },
+        error: None,
+    }
+}
+
+/// Executes the first `trials` trials of the plan; the last of four is void.
+fn execute(directory: &mut RunDirectory, trials: u32) {
+    let plan = plan();
+    let cells: Vec<usize> = plan.design.order.concat();
+    for trial in 0..trials {
+        let (block, cell) = (trial / 2, cells[trial as usize]);
+        let id = TrialId { run: directory.run_id().to_owned(), trial, block, cell };
+        directory.trial_started(&id).unwrap();
+        for interval in intervals() {
+            directory.interval(&interval).unwrap();
+        }
+        let mut record = record(&id, &plan);
+        if trial == 3 {
+            record.trust.lower(TrustLevel::Void, "the server died");
+            record.error = Some("the server ended with signal 9".to_owned());
+        }
+        let metrics = [
+            MetricSample { at_s: 1.0, metric: "host_cpu_user_fraction".to_owned(), value: 0.5 },
+            MetricSample { at_s: 2.0, metric: "host_cpu_user_fraction".to_owned(), value: 1.0 },
+            MetricSample { at_s: 3.0, metric: "nothing_read".to_owned(), value: f64::NAN },
+        ];
+        directory.trial_ended(&record, &metrics, "ready to accept connections\n").unwrap();
+    }
+}
+
+fn create(parent: &Path) -> RunDirectory {
+    RunDirectory::create(parent, &plan(), &environment()).unwrap()
+}
+
+fn complete_run(parent: &Path) -> PathBuf {
+    let mut directory = create(parent);
+    execute(&mut directory, 4);
+    directory.finish(RunEnd::Complete).unwrap()
+}
+
+fn names(table: &polars::prelude::DataFrame) -> Vec<String> {
+    table.columns().iter().map(|column| column.name().to_string()).collect()
+}
+
+fn documented(columns: &[columns::Column]) -> Vec<String> {
+    columns.iter().map(|column| column.name.to_owned()).collect()
+}
+
+#[test]
+fn a_complete_run_reads_as_it_was_written() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = complete_run(parent.path());
+    let run = Run::open(&path).unwrap();
+    assert!(run.complete);
+    assert_eq!((run.trials.len(), run.unfinished.len(), run.planned()), (4, 0, 4));
+    assert_eq!(run.plan, plan());
+    assert_eq!(run.environment, environment());
+    let id = TrialId { run: run.run_id.clone(), trial: 1, block: 0, cell: 1 };
+    assert_eq!(run.trials[1].record, record(&id, &plan()));
+    assert_eq!(run.trials[1].metrics.len(), 2, "what is not a number is not a reading");
+    assert_eq!(run.server_log(0).unwrap(), "ready to accept connections\n");
+}
+
+#[test]
+fn names_of_a_run_fit_everywhere() {
+    let parent = tempfile::tempdir().unwrap();
+    let directory = create(&parent.path().join("made/on/demand"));
+    let id = directory.run_id();
+    assert!(id.len() <= 12, "{id}");
+    assert!(id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()), "{id}");
+    let name = directory.path().file_name().unwrap().to_str().unwrap();
+    let parts: Vec<&str> = name.split('-').collect();
+    assert_eq!((parts.len(), parts[0], parts[1].len(), parts[2].len()), (3, "quick", 16, 4));
+    assert!(id.ends_with(parts[2]));
+}
+
+#[test]
+fn merged_histograms_equal_the_whole() {
+    let parent = tempfile::tempdir().unwrap();
+    let run = Run::open(&complete_run(parent.path())).unwrap();
+    let mut whole = Histogram::<u64>::new_with_bounds(1_000, 3_600_000_000_000, 3).unwrap();
+    for second in 1..=SECONDS {
+        for n in 0..1200 + 100 * second {
+            whole.record(1_000_000 + n * n * (second + 1)).unwrap();
+        }
+    }
+    assert_eq!(run.trials[0].service_time_ns, whole);
+}
+
+#[test]
+fn the_numbers_are_right() {
+    let parent = tempfile::tempdir().unwrap();
+    let run = Run::open(&complete_run(parent.path())).unwrap();
+    let rows = trial_rows(&run).unwrap();
+    // 1300 + 1400 + 1500 committed in 3 seconds.
+    assert_eq!(rows[0].committed, 4200);
+    assert_eq!(rows[0].tps, Some(1400.0));
+    assert_eq!((rows[0].failed, rows[0].clients_lost), (6, 0));
+    assert!((rows[0].client_cpu_us_per_transaction.unwrap() - 50.0).abs() < 1e-9);
+    assert_eq!((rows[0].load_s, rows[0].connect_s), (Some(1.5), Some(0.02)));
+    assert_eq!(rows[0].service_time_ms.p999, None, "4.2 values lie beyond it");
+    let mut values: Vec<u64> = (1..=SECONDS)
+        .flat_map(|second| (0..1200 + 100 * second).map(move |n| 1_000_000 + n * n * (second + 1)))
+        .collect();
+    values.sort_unstable();
+    let exact = values[(4200 * 99_usize).div_ceil(100) - 1] as f64 / 1e6;
+    assert!((rows[0].service_time_ms.p99.unwrap() / exact - 1.0).abs() < 1e-3);
+    assert_eq!(
+        (rows[0].storage(), rows[1].storage(), rows[0].engine()),
+        ("ext4", "xfs", "postgres 13")
+    );
+}
+
+#[test]
+fn a_void_trial_has_no_number() {
+    let parent = tempfile::tempdir().unwrap();
+    let run = Run::open(&complete_run(parent.path())).unwrap();
+    let row = &trial_rows(&run).unwrap()[3];
+    assert_eq!((row.trust, row.tps), (TrustLevel::Void, None));
+    assert_eq!(row.service_time_ms, crate::Quantiles::default());
+    assert_eq!(row.client_cpu_us_per_transaction, None);
+    assert_eq!(row.trust_reasons, ["the server died"]);
+    let Frames { intervals, latency, .. } = frames(&run).unwrap();
+    assert_eq!(intervals.column("tps").unwrap().null_count(), 1 + SECONDS as usize);
+    let trials = latency.column("trial").unwrap().u32().unwrap();
+    assert!(trials.iter().all(|trial| trial < Some(3)));
+}
+
+#[test]
+fn quantiles_can_be_computed_again_from_the_latency_table() {
+    let parent = tempfile::tempdir().unwrap();
+    let run = Run::open(&complete_run(parent.path())).unwrap();
+    let latency = frames(&run).unwrap().latency;
+    let trial = latency.column("trial").unwrap().u32().unwrap();
+    let value = latency.column("service_time_ms").unwrap().f64().unwrap();
+    let count = latency.column("count").unwrap().u64().unwrap();
+    let mut below = 0;
+    let mut p99 = None;
+    for ((trial, value), count) in trial.iter().zip(value.iter()).zip(count.iter()) {
+        if trial == Some(0) {
+            below += count.unwrap();
+            if below >= (4200 * 99_u64).div_ceil(100) && p99.is_none() {
+                p99 = value;
+            }
+        }
+    }
+    assert_eq!(below, 4200);
+    assert_eq!(p99, trial_rows(&run).unwrap()[0].service_time_ms.p99);
+}
+
+#[test]
+fn every_column_is_documented_and_in_its_place() {
+    let parent = tempfile::tempdir().unwrap();
+    let run = Run::open(&complete_run(parent.path())).unwrap();
+    let Frames { trials, intervals, latency, metrics } = frames(&run).unwrap();
+    let mut expected = documented(columns::TRIALS);
+    expected.insert(6, "fillfactor".to_owned());
+    assert_eq!(names(&trials), expected);
+    assert_eq!(names(&intervals), documented(columns::INTERVALS));
+    assert_eq!(names(&latency), documented(columns::LATENCY));
+    assert_eq!(names(&metrics), documented(columns::METRICS));
+    assert_eq!((trials.height(), intervals.height(), metrics.height()), (4, 16, 8));
+}
+
+#[test]
+fn a_factor_never_hides_a_column() {
+    let parent = tempfile::tempdir().unwrap();
+    let mut run = Run::open(&complete_run(parent.path())).unwrap();
+    for cell in &mut run.plan.cells {
+        cell.levels.insert("fsync".to_owned(), "off".to_owned());
+        cell.levels.insert("clients".to_owned(), "8".to_owned());
+    }
+    let names = names(&frames(&run).unwrap().trials);
+    assert_eq!(names.iter().filter(|name| *name == "fsync").count(), 1);
+    assert_eq!(names.iter().filter(|name| *name == "clients").count(), 1);
+    assert!(names.contains(&"factor_fsync".to_owned()));
+}
+
+#[test]
+fn parquet_holds_the_frames() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = complete_run(parent.path());
+    let Frames { trials, intervals, latency, metrics } =
+        frames(&Run::open(&path).unwrap()).unwrap();
+    for (name, expected) in
+        [("trials", trials), ("intervals", intervals), ("latency", latency), ("metrics", metrics)]
+    {
+        let file = fs::File::open(path.join(format!("{name}.parquet"))).unwrap();
+        let stored = ParquetReader::new(file).finish().unwrap();
+        assert!(stored.equals_missing(&expected), "{name}");
+    }
+}
+
+#[test]
+fn a_killed_run_keeps_what_was_finished() {
+    let parent = tempfile::tempdir().unwrap();
+    let mut directory = create(parent.path());
+    execute(&mut directory, 2);
+    let id = TrialId { run: directory.run_id().to_owned(), trial: 2, block: 1, cell: 1 };
+    directory.trial_started(&id).unwrap();
+    directory.interval(&interval(0, Phase::Warmup)).unwrap();
+    let path = directory.path().to_owned();
+    // What kill -9 leaves: no destructor of ours has anything to do, and a line may be torn.
+    drop(directory);
+    let torn = path.join(TRIALS).join("t0002").join(INTERVALS);
+    let bytes = fs::read(&torn).unwrap();
+    fs::write(&torn, &bytes[..bytes.len() / 2]).unwrap();
+
+    let run = Run::open(&path).unwrap();
+    assert!(!run.complete);
+    assert_eq!((run.trials.len(), run.unfinished.as_slice()), (2, [2].as_slice()));
+    assert_eq!(trial_rows(&run).unwrap()[1].tps, Some(1400.0));
+    assert_eq!(frames(&run).unwrap().trials.height(), 2);
+}
+
+#[test]
+fn a_run_without_a_finished_trial_has_empty_tables_of_the_same_columns() {
+    let parent = tempfile::tempdir().unwrap();
+    let directory = create(parent.path());
+    let path = directory.finish(RunEnd::Stopped).unwrap();
+    let run = Run::open(&path).unwrap();
+    let Frames { trials, intervals, latency, metrics } = frames(&run).unwrap();
+    assert_eq!(names(&trials), documented(columns::TRIALS));
+    assert_eq!(trials.height() + intervals.height() + latency.height() + metrics.height(), 0);
+}
+
+#[test]
+fn complete_comes_last_and_only_when_true() {
+    let parent = tempfile::tempdir().unwrap();
+    let mut directory = create(parent.path());
+    execute(&mut directory, 3);
+    let path = directory.path().to_owned();
+    let error = directory.finish(RunEnd::Complete).unwrap_err();
+    assert!(error.message.starts_with("only 3 of 4 trials are finished"), "{error}");
+    assert!(!path.join(COMPLETE).exists());
+    assert!(!Run::open(&path).unwrap().complete);
+
+    // A table that cannot be written leaves no mark.
+    let mut directory = create(parent.path());
+    execute(&mut directory, 4);
+    let path = directory.path().to_owned();
+    fs::create_dir(path.join("metrics.parquet")).unwrap();
+    directory.finish(RunEnd::Complete).unwrap_err();
+    assert!(!path.join(COMPLETE).exists());
+
+    // Nothing half written stays beside what was finished.
+    let path = complete_run(parent.path());
+    let mut names: Vec<_> = fs::read_dir(&path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        [
+            "COMPLETE",
+            "environment.json",
+            "intervals.parquet",
+            "latency.parquet",
+            "metrics.parquet",
+            "plan.json",
+            "run.json",
+            "trials",
+            "trials.parquet",
+        ]
+    );
+}
+
+#[test]
+fn intervals_that_do_not_add_up_make_a_trial_void() {
+    let plan = plan();
+    let id = TrialId { run: "r".to_owned(), trial: 0, block: 0, cell: 0 };
+    let mut measured = Totals::default();
+    intervals().iter().for_each(|interval| measured.add(interval));
+    let check = |change: fn(&mut TrialRecord, &mut Totals)| {
+        let (mut record, mut measured) = (record(&id, &plan), measured.clone());
+        change(&mut record, &mut measured);
+        check_totals(&mut record, &measured);
+        record.trust
+    };
+    assert_eq!(check(|_, _| ()), Trust::sound());
+    assert_eq!(check(|record, _| record.outcomes.committed += 1).level, TrustLevel::Void);
+    assert_eq!(check(|record, _| record.outcomes.failed.clear()).level, TrustLevel::Void);
+    assert_eq!(check(|_, measured| measured.service_times -= 1).level, TrustLevel::Void);
+
+    // The directory checks by itself, when writing and when reading.
+    let parent = tempfile::tempdir().unwrap();
+    let mut directory = create(parent.path());
+    directory.trial_started(&id).unwrap();
+    intervals()[..3].iter().for_each(|interval| directory.interval(interval).unwrap());
+    directory.trial_ended(&record(&id, &plan), &[], "").unwrap();
+    let run = Run::open(directory.path()).unwrap();
+    assert_eq!(
+        run.trials[0].record.trust.reasons[0],
+        "the measured intervals add up to 2700 committed and 3 failed transactions, the record \
+         says 4200 and 6"
+    );
+}
+
+#[test]
+fn what_cannot_be_read_is_said() {
+    let parent = tempfile::tempdir().unwrap();
+    let error = Run::open(parent.path()).unwrap_err();
+    assert!(error.message.ends_with("is not a run directory"), "{error}");
+    assert!(error.hint.is_some());
+
+    let path = complete_run(parent.path());
+    let check = |file: &Path, change: fn(String) -> String, expected: &str| {
+        let before = fs::read_to_string(file).unwrap();
+        fs::write(file, change(before.clone())).unwrap();
+        let error = Run::open(&path).unwrap_err();
+        assert!(error.message.contains(expected), "{error}");
+        fs::write(file, before).unwrap();
+    };
+    let newer = |text: String| text.replacen("_version\": 1", "_version\": 2", 1);
+    check(&path.join(RUN), newer, "is a run directory of version 2, this is version 1");
+    check(&path.join(PLAN), newer, "is a plan of version 2, this is version 1");
+    let trial = path.join(TRIALS).join("t0001");
+    check(
+        &trial.join(INTERVALS),
+        |text| text[..text.len() / 2].to_owned(),
+        "intervals.jsonl`, line",
+    );
+    check(&trial.join(RECORD), |_| "{".to_owned(), "cannot understand");
+    fs::remove_file(trial.join(INTERVALS)).unwrap();
+    assert!(Run::open(&path).unwrap_err().message.ends_with("intervals.jsonl` is missing"));
+}
+
+#[test]
+fn the_sink_wants_a_trial_first() {
+    let parent = tempfile::tempdir().unwrap();
+    let mut directory = create(parent.path());
+    let error = directory.interval(&interval(1, Phase::Measure)).unwrap_err();
+    assert_eq!(error.message, "no trial has been started in the run directory");
+}
+
+#[test]
+fn an_arrow_stream_holds_the_rows() {
+    let parent = tempfile::tempdir().unwrap();
+    let run = Run::open(&complete_run(parent.path())).unwrap();
+    let Frames { trials, .. } = frames(&run).unwrap();
+    #[expect(unsafe_code, reason = "reading a stream is unsafe by the interface's nature")]
+    // SAFETY: the stream is ours and fresh.
+    let (width, heights) = unsafe {
+        let mut reader = ArrowArrayStreamReader::try_new(Box::new(arrow_stream(&trials))).unwrap();
+        let mut heights = Vec::new();
+        while let Some(batch) = reader.next() {
+            heights.push(batch.unwrap().len());
+        }
+        let polars_arrow::datatypes::ArrowDataType::Struct(fields) = reader.field().dtype() else {
+            panic!("a table is a struct");
+        };
+        (fields.len(), heights)
+    };
+    assert_eq!((width, heights), (trials.width(), vec![4]));
+}
+
+/// Makes the run directory that the Python tests read: `cargo test -p bedplate-results -- --ignored`.
+#[test]
+#[ignore = "writes into the repository"]
+fn python_fixture() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/tests/data");
+    let parent = tempfile::tempdir().unwrap();
+    let path = complete_run(parent.path());
+    let target = data.join("quick");
+    drop(fs::remove_dir_all(&target));
+    copy(&path, &target);
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
