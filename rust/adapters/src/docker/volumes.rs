@@ -1,0 +1,312 @@
+//! Volumes of the Docker daemon.
+//!
+//! A loop volume is two Docker volumes: a plain one that holds the image file, and one of the local
+//! driver that the daemon mounts from the loop device into every container that uses it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bedplate_core::error::{Error, Result};
+use bedplate_core::plan::{LoopVolume, Plan, StorageKind, StoragePlan};
+use bedplate_core::record::{TrialId, VolumeFacts};
+use bedplate_core::seam::{Volume, VolumeLocation};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::docker::{Client, Helper, HelperOutput, client};
+use crate::ledger::{Ledger, Resource};
+use crate::mountinfo::{self, Mount};
+use crate::storage::{
+    ExistingVolume, LoopPlan, SLACK_BYTES, TMPFS_CAVEAT, backing_caveat, check_size, check_tmpfs,
+    chosen, loop_caveats, storages,
+};
+
+const MAKE_SCRIPT: &str = include_str!("make.sh");
+const FACTS_SCRIPT: &str = include_str!("facts.sh");
+const SETTLE_SCRIPT: &str = include_str!("settle.sh");
+/// Exit status of the make script when there is no room; it then tells how much there is.
+const NO_ROOM: i64 = 71;
+
+/// Makes volumes through the Docker daemon.
+#[derive(Clone)]
+pub struct DockerVolumes {
+    client: Client,
+    ledger: Arc<Ledger>,
+}
+
+impl DockerVolumes {
+    /// Volumes of the daemon that `DOCKER_HOST` or the default socket leads to.
+    ///
+    /// The ledger is for the short-lived helpers that volumes need after they were made.
+    ///
+    /// # Errors
+    /// When there is no way to a daemon.
+    pub fn new(ledger: Arc<Ledger>) -> Result<Self> {
+        Ok(Self { client: client()?, ledger })
+    }
+
+    /// Checks that every storage of the plan can be made here: daemon, helper image, room.
+    ///
+    /// # Errors
+    /// The first thing that is missing, with the step that brings it.
+    pub async fn preflight(&self, plan: &Plan) -> Result<()> {
+        let storages = storages(plan);
+        if storages.iter().all(|storage| storage.kind == StorageKind::Existing) {
+            return Ok(());
+        }
+        let info = self.client.info().await?;
+        self.client.require_helper_image().await?;
+        let memory = info.mem_total.and_then(|bytes| u64::try_from(bytes).ok());
+        for storage in &storages {
+            check_tmpfs(storage, memory.unwrap_or(u64::MAX))?;
+        }
+        if storages.iter().any(|storage| LoopPlan::of(&storage.kind).is_some()) {
+            let helper = Helper {
+                trial: "bedplate-preflight",
+                script: "stat -f -c 'free_blocks=%a\nblock_bytes=%S' /",
+                arguments: Vec::new(),
+                volumes: Vec::new(),
+            };
+            let output = self.client.help(&self.ledger, helper).await?.success("run it")?;
+            let number = |key| output.value(key).and_then(|value| value.parse::<u64>().ok());
+            let free = number("free_blocks").zip(number("block_bytes")).map(|(n, size)| n * size);
+            for storage in storages {
+                check_size(storage, "docker's data directory", free.unwrap_or(u64::MAX))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the volume of a trial; every step is on the ledger before it is taken.
+    ///
+    /// # Errors
+    /// When a step fails. What was made until then is on the ledger.
+    pub async fn create(
+        &self,
+        ledger: &Ledger,
+        id: &TrialId,
+        storage: &StoragePlan,
+        _work_dir: &Path,
+    ) -> Result<Box<dyn Volume>> {
+        let trial = id.resource_name();
+        let volume = |kind| DockerVolume {
+            client: self.client.clone(),
+            ledger: Arc::clone(&self.ledger),
+            name: trial.clone(),
+            kind,
+        };
+        let volume = match &storage.kind {
+            StorageKind::Existing => return Ok(Box::new(ExistingVolume)),
+            StorageKind::Directory { .. } => {
+                self.make_volume(ledger, &trial, &trial, &[]).await?;
+                volume(Kind::Directory)
+            }
+            StorageKind::Tmpfs { size_bytes } => {
+                let options = [
+                    ("type", "tmpfs".to_owned()),
+                    ("device", "tmpfs".to_owned()),
+                    ("o", format!("size={size_bytes},mode=0755")),
+                ];
+                self.make_volume(ledger, &trial, &trial, &options).await?;
+                volume(Kind::Tmpfs)
+            }
+            StorageKind::Ext4(_) | StorageKind::Xfs(_) => {
+                let Some(plan) = LoopPlan::of(&storage.kind) else {
+                    return Err(Error::provision("not a loop volume"));
+                };
+                volume(Kind::Loop(self.make_loop(ledger, &trial, &storage.label, plan).await?))
+            }
+        };
+        // A mismatch is to be known before anything is measured on it.
+        volume.facts().await?;
+        Ok(Box::new(volume))
+    }
+
+    async fn make_volume(
+        &self,
+        ledger: &Ledger,
+        trial: &str,
+        name: &str,
+        options: &[(&str, String)],
+    ) -> Result<()> {
+        // What exists already is not ours, and must not get onto the ledger.
+        if self.client.volume_mountpoint(name).await?.is_some() {
+            return Err(Error::provision(format!("a docker volume {name} exists already")));
+        }
+        self.client.create_volume(ledger, trial, name, options).await
+    }
+
+    async fn make_loop(
+        &self,
+        ledger: &Ledger,
+        trial: &str,
+        label: &str,
+        plan: LoopPlan<'_>,
+    ) -> Result<LoopDevice> {
+        let backing = format!("{trial}-image");
+        let image = format!("{trial}.img");
+        self.make_volume(ledger, trial, &backing, &[]).await?;
+        let resource = Resource::DockerLoopImage { volume: backing.clone(), name: image.clone() };
+        ledger.add(trial, resource)?;
+
+        let size = plan.image_bytes();
+        let mut arguments = vec![
+            format!("/backing/{image}"),
+            size.to_string(),
+            size.saturating_add(SLACK_BYTES).to_string(),
+        ];
+        arguments.extend(plan.mkfs_command());
+        let volumes = vec![(backing.as_str(), "/backing")];
+        let helper = Helper { trial, script: MAKE_SCRIPT, arguments, volumes };
+        let output = self.client.help(ledger, helper).await?;
+        if output.status == NO_ROOM {
+            let free = output.value("free").and_then(|free| free.parse().ok()).unwrap_or(0);
+            let kind = match plan.fs_type {
+                "xfs" => StorageKind::Xfs(plan.volume.clone()),
+                _ => StorageKind::Ext4(plan.volume.clone()),
+            };
+            let storage = StoragePlan { label: label.to_owned(), kind };
+            check_size(&storage, "docker's data directory", free)?;
+        }
+        let output = output.success(&format!("make storage `{label}`"))?;
+        let told = |key: &str| {
+            output.value(key).map(str::to_owned).ok_or_else(|| {
+                Error::provision(format!("the storage helper did not tell its {key}"))
+                    .evidence(output.stdout.trim())
+            })
+        };
+        let made = LoopDevice {
+            fs_type: plan.fs_type,
+            volume: plan.volume.clone(),
+            backing,
+            image,
+            device: told("loop_device")?,
+            mkfs_command: told("mkfs_command")?,
+            mkfs_version: told("mkfs_version")?,
+        };
+        let mut options = vec![("type", made.fs_type.to_owned()), ("device", made.device.clone())];
+        if !plan.volume.mount_options.is_empty() {
+            options.push(("o", plan.volume.mount_options.join(",")));
+        }
+        self.make_volume(ledger, trial, trial, &options).await?;
+        Ok(made)
+    }
+}
+
+struct DockerVolume {
+    client: Client,
+    ledger: Arc<Ledger>,
+    name: String,
+    kind: Kind,
+}
+
+enum Kind {
+    Directory,
+    Tmpfs,
+    Loop(LoopDevice),
+}
+
+struct LoopDevice {
+    fs_type: &'static str,
+    volume: LoopVolume,
+    backing: String,
+    image: String,
+    device: String,
+    mkfs_command: String,
+    mkfs_version: String,
+}
+
+impl DockerVolume {
+    async fn help(&self, script: &str, arguments: Vec<String>) -> Result<HelperOutput> {
+        let mut volumes = vec![(self.name.as_str(), "/volume")];
+        if let Kind::Loop(made) = &self.kind {
+            volumes.push((made.backing.as_str(), "/backing"));
+        }
+        let helper = Helper { trial: &self.name, script, arguments, volumes };
+        self.client.help(&self.ledger, helper).await?.success("look at the volume")
+    }
+}
+
+#[async_trait]
+impl Volume for DockerVolume {
+    fn location(&self) -> VolumeLocation {
+        VolumeLocation::DockerVolume(self.name.clone())
+    }
+
+    async fn facts(&self) -> Result<VolumeFacts> {
+        let arguments = match &self.kind {
+            Kind::Loop(made) => vec![format!("/backing/{}", made.image), made.device.clone()],
+            Kind::Directory | Kind::Tmpfs => Vec::new(),
+        };
+        let output = self.help(FACTS_SCRIPT, arguments).await?;
+        let told = |key: &str| output.value(key).unwrap_or_default().to_owned();
+        let mount = one_mount(&told("mountinfo"))?;
+        let block_size = told("block_size_bytes");
+        let mut facts = BTreeMap::from([
+            ("fs_type".to_owned(), mount.fs_type.clone()),
+            ("mount_options".to_owned(), mount.options.join(",")),
+            ("block_size_bytes".to_owned(), block_size.clone()),
+        ]);
+        let mut put = |key: &str, value: String| facts.insert(key.to_owned(), value);
+        match &self.kind {
+            Kind::Directory => {
+                put("backing_fs_type", mount.fs_type.clone());
+                put("backing_mount_options", mount.options.join(","));
+                let mut caveats: Vec<_> =
+                    backing_caveat("the docker volume", &mount.fs_type).into_iter().collect();
+                // The daemon's path within the file system is the path from its root when that file
+                // system is the one mounted at `/`.
+                let at = self.client.volume_mountpoint(&self.name).await?.unwrap_or_default();
+                if mount.root == Path::new(&at) {
+                    caveats.push(
+                        "the docker volume shares its file system with the rest of the machine"
+                            .to_owned(),
+                    );
+                }
+                Ok(VolumeFacts { facts, caveats })
+            }
+            Kind::Tmpfs => Ok(VolumeFacts { facts, caveats: vec![TMPFS_CAVEAT.to_owned()] }),
+            Kind::Loop(made) => {
+                LoopPlan { fs_type: made.fs_type, volume: &made.volume }
+                    .check(&mount.fs_type, &block_size)?;
+                if mount.source != made.device || told("attached") != made.device {
+                    return Err(Error::provision(format!(
+                        "{} is not the one device of the image and of the volume {}",
+                        made.device, self.name
+                    ))
+                    .evidence(output.stdout.trim()));
+                }
+                let backing = one_mount(&told("backing"))?;
+                put("mkfs_version", made.mkfs_version.clone());
+                put("mkfs_command", made.mkfs_command.clone());
+                put("loop_device", made.device.clone());
+                for key in
+                    ["image_bytes", "image_allocated_bytes", "loop_direct_io", "loop_write_cache"]
+                {
+                    put(key, told(key));
+                }
+                put("loop_scheduler", chosen(&told("loop_scheduler")).to_owned());
+                put("backing_fs_type", backing.fs_type);
+                put("backing_mount_options", backing.options.join(","));
+                let mut facts = VolumeFacts { facts, caveats: Vec::new() };
+                facts.caveats = loop_caveats(&facts);
+                Ok(facts)
+            }
+        }
+    }
+
+    async fn settle(&self, at_most: Duration) -> Result<bool> {
+        if matches!(self.kind, Kind::Tmpfs) {
+            return Ok(true);
+        }
+        let output = self.help(SETTLE_SCRIPT, vec![at_most.as_millis().to_string()]).await?;
+        Ok(output.stdout.trim() == "idle")
+    }
+}
+
+fn one_mount(line: &str) -> Result<Mount> {
+    mountinfo::parse(line).pop().ok_or_else(|| {
+        Error::provision("the storage helper did not tell how the volume is mounted").evidence(line)
+    })
+}

@@ -1,0 +1,415 @@
+//! Volumes of this machine; all but a plain directory need root.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bedplate_core::error::{Error, Result};
+use bedplate_core::plan::{LoopVolume, Plan, StorageKind, StoragePlan};
+use bedplate_core::record::{TrialId, VolumeFacts};
+use bedplate_core::seam::{Volume, VolumeLocation};
+use tokio::time::{Instant, sleep};
+
+use crate::ledger::{Ledger, Resource};
+use crate::storage::{
+    ExistingVolume, LoopPlan, TMPFS_CAVEAT, backing_caveat, check_size, check_tmpfs, chosen,
+    loop_caveats, storages,
+};
+use crate::undo::loop_devices;
+use crate::{command, mountinfo};
+
+/// How often a busy device is looked at, and how often in a row it must be found idle.
+const SETTLE_POLL: Duration = Duration::from_millis(100);
+const SETTLE_POLLS: u32 = 10;
+
+/// Makes volumes on this machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LocalVolumes;
+
+impl LocalVolumes {
+    /// Checks that every storage of the plan can be made here: privilege, tools, room.
+    ///
+    /// # Errors
+    /// The first thing that is missing, with the step that brings it.
+    pub fn preflight(&self, plan: &Plan) -> Result<()> {
+        for storage in storages(plan) {
+            if matches!(storage.kind, StorageKind::Tmpfs { .. }) {
+                require_root(&storage.label)?;
+                command::require_tool("mount")?;
+                check_tmpfs(storage, available_memory_bytes())?;
+            }
+            if let Some(plan_of_loop) = LoopPlan::of(&storage.kind) {
+                require_root(&storage.label)?;
+                for tool in ["dd", "losetup", "mount", "setpriv", &plan_of_loop.mkfs()] {
+                    command::require_tool(tool)?;
+                }
+                check_room(storage, &plan.work_dir)?;
+            }
+            if let StorageKind::Directory { path } = &storage.kind
+                && !path.is_dir()
+                && !path.starts_with(&plan.work_dir)
+            {
+                return Err(no_directory(path));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the volume of a trial; every step is on the ledger before it is taken.
+    ///
+    /// # Errors
+    /// When a step fails. What was made until then is on the ledger.
+    pub async fn create(
+        &self,
+        ledger: &Ledger,
+        id: &TrialId,
+        storage: &StoragePlan,
+        work_dir: &Path,
+    ) -> Result<Box<dyn Volume>> {
+        let trial = id.resource_name();
+        match &storage.kind {
+            StorageKind::Existing => Ok(Box::new(ExistingVolume)),
+            StorageKind::Directory { path } => {
+                if !path.is_dir() && !path.starts_with(work_dir) {
+                    return Err(no_directory(path));
+                }
+                let path = make_root(ledger, &trial, path)?;
+                Ok(Box::new(LocalVolume { path, kind: Kind::Directory }))
+            }
+            StorageKind::Tmpfs { size_bytes } => {
+                require_root(&storage.label)?;
+                check_tmpfs(storage, available_memory_bytes())?;
+                let root = make_root(ledger, &trial, work_dir)?;
+                let options = format!("size={size_bytes},mode=0755");
+                let path = mount(ledger, &trial, &root, "tmpfs", "tmpfs", &options).await?;
+                Ok(Box::new(LocalVolume { path, kind: Kind::Tmpfs }))
+            }
+            StorageKind::Ext4(_) | StorageKind::Xfs(_) => {
+                let Some(plan) = LoopPlan::of(&storage.kind) else {
+                    return Err(Error::provision("not a loop volume"));
+                };
+                require_root(&storage.label)?;
+                check_room(storage, work_dir)?;
+                let root = make_root(ledger, &trial, work_dir)?;
+                let volume = make_loop(ledger, &trial, &root, plan).await?;
+                // A mismatch is to be known before anything is measured on it.
+                volume.facts().await?;
+                Ok(Box::new(volume))
+            }
+        }
+    }
+}
+
+struct LocalVolume {
+    path: PathBuf,
+    kind: Kind,
+}
+
+enum Kind {
+    Directory,
+    Tmpfs,
+    Loop(LoopDevice),
+}
+
+struct LoopDevice {
+    fs_type: &'static str,
+    volume: LoopVolume,
+    image: PathBuf,
+    device: String,
+    mkfs_command: String,
+    mkfs_version: String,
+}
+
+#[async_trait]
+impl Volume for LocalVolume {
+    fn location(&self) -> VolumeLocation {
+        VolumeLocation::Path(self.path.clone())
+    }
+
+    async fn facts(&self) -> Result<VolumeFacts> {
+        let mounts = mountinfo::mounts()?;
+        let held = |path: &Path| {
+            mountinfo::holding(&mounts, path)
+                .cloned()
+                .ok_or_else(|| Error::provision(format!("no mount holds {}", path.display())))
+        };
+        let mount = held(&self.path)?;
+        let block_size = rustix::fs::statvfs(&self.path)
+            .map_err(|error| unreadable(&self.path, &error.into()))?
+            .f_bsize;
+        let mut facts = BTreeMap::from([
+            ("fs_type".to_owned(), mount.fs_type.clone()),
+            ("mount_options".to_owned(), mount.options.join(",")),
+            ("block_size_bytes".to_owned(), block_size.to_string()),
+        ]);
+        let mut put = |key: &str, value: String| facts.insert(key.to_owned(), value);
+        match &self.kind {
+            Kind::Directory => {
+                put("backing_fs_type", mount.fs_type.clone());
+                put("backing_mount_options", mount.options.join(","));
+                let mut caveats: Vec<_> =
+                    backing_caveat("the directory", &mount.fs_type).into_iter().collect();
+                if mount.mount_point == Path::new("/") {
+                    caveats.push(
+                        "the directory shares its file system with the rest of this machine"
+                            .to_owned(),
+                    );
+                }
+                Ok(VolumeFacts { facts, caveats })
+            }
+            Kind::Tmpfs => Ok(VolumeFacts { facts, caveats: vec![TMPFS_CAVEAT.to_owned()] }),
+            Kind::Loop(made) => {
+                LoopPlan { fs_type: made.fs_type, volume: &made.volume }
+                    .check(&mount.fs_type, &block_size.to_string())?;
+                if mount.mount_point != self.path || mount.source != made.device {
+                    return Err(Error::provision(format!(
+                        "{} is not mounted at {}",
+                        made.device,
+                        self.path.display()
+                    )));
+                }
+                if loop_devices(&made.image)? != [Path::new(&made.device)] {
+                    return Err(Error::provision(format!(
+                        "{} is not the one device of {}",
+                        made.device,
+                        made.image.display()
+                    )));
+                }
+                let image =
+                    fs::metadata(&made.image).map_err(|error| unreadable(&made.image, &error))?;
+                let backing = held(&made.image)?;
+                put("mkfs_version", made.mkfs_version.clone());
+                put("mkfs_command", made.mkfs_command.clone());
+                put("image_bytes", image.len().to_string());
+                put("image_allocated_bytes", (image.blocks() * 512).to_string());
+                put("loop_device", made.device.clone());
+                put("loop_direct_io", made.sysfs("loop/dio")?);
+                put("loop_write_cache", made.sysfs("queue/write_cache")?);
+                put("loop_scheduler", chosen(&made.sysfs("queue/scheduler")?).to_owned());
+                put("backing_fs_type", backing.fs_type);
+                put("backing_mount_options", backing.options.join(","));
+                let mut facts = VolumeFacts { facts, caveats: Vec::new() };
+                facts.caveats = loop_caveats(&facts);
+                Ok(facts)
+            }
+        }
+    }
+
+    async fn settle(&self, at_most: Duration) -> Result<bool> {
+        if matches!(self.kind, Kind::Tmpfs) {
+            return Ok(true);
+        }
+        let deadline = Instant::now() + at_most;
+        let path = self.path.clone();
+        let synced = tokio::task::spawn_blocking(move || {
+            let dir = fs::File::open(path)?;
+            Ok(rustix::fs::syncfs(dir)?)
+        });
+        synced
+            .await
+            .map_err(io::Error::other)
+            .flatten()
+            .map_err(|error| unreadable(&self.path, &error))?;
+        let Some((major, minor)) = device_under(&self.path)? else { return Ok(false) };
+        let stat = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"));
+        let (mut idle, mut last) = (0, None);
+        while Instant::now() < deadline {
+            let text = fs::read_to_string(&stat).map_err(|error| unreadable(&stat, &error))?;
+            // Sectors written and requests in flight are the 7th and the 9th field.
+            let fields: Vec<&str> = text.split_whitespace().collect();
+            let (Some(written), Some(in_flight)) = (fields.get(6), fields.get(8)) else {
+                return Ok(false);
+            };
+            if *in_flight == "0" && last.as_deref() == Some(*written) {
+                idle += 1;
+            } else {
+                (idle, last) = (0, Some((*written).to_owned()));
+            }
+            if idle >= SETTLE_POLLS {
+                return Ok(true);
+            }
+            sleep(SETTLE_POLL).await;
+        }
+        Ok(false)
+    }
+}
+
+impl LoopDevice {
+    fn sysfs(&self, file: &str) -> Result<String> {
+        let path = sysfs_of(&self.device).join(file);
+        let text = fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
+        Ok(text.trim().to_owned())
+    }
+}
+
+fn sysfs_of(device: &str) -> PathBuf {
+    Path::new("/sys/block").join(device.trim_start_matches("/dev/"))
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Error {
+    Error::provision(format!("cannot read {}: {error}", path.display()))
+}
+
+fn no_directory(path: &Path) -> Error {
+    Error::provision(format!("the directory `{}` of `storage.path` does not exist", path.display()))
+        .hint(format!("mkdir -p {}", path.display()))
+}
+
+fn require_root(label: &str) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Error::provision(format!("storage `{label}` needs root at site `local`"))
+        .hint("use `site = \"docker\"`, run as root, or use a storage of kind `directory`"))
+}
+
+/// The memory that can be had without swapping.
+fn available_memory_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib * 1024)
+}
+
+/// Checks that the file system that will hold the image has room for it.
+fn check_room(storage: &StoragePlan, work_dir: &Path) -> Result<()> {
+    // The work directory itself may still have to be made.
+    let mut place = work_dir;
+    while !place.exists() {
+        let Some(parent) = place.parent() else { break };
+        place = parent;
+    }
+    let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
+    let stat = rustix::fs::statvfs(place).map_err(|error| unreadable(place, &error.into()))?;
+    check_size(storage, &place.display().to_string(), stat.f_bavail * stat.f_frsize)
+}
+
+/// Makes the trial's own directory under `parent`; its path has no symbolic links.
+fn make_root(ledger: &Ledger, trial: &str, parent: &Path) -> Result<PathBuf> {
+    let failed = |error: io::Error| {
+        Error::provision(format!("cannot make a directory in {}: {error}", parent.display()))
+            .hint("give a `work_dir` that can be written")
+    };
+    fs::create_dir_all(parent).map_err(failed)?;
+    let root = parent.canonicalize().map_err(failed)?.join(trial);
+    // What exists already is not ours, and must not get onto the ledger.
+    if root.symlink_metadata().is_ok() {
+        return Err(failed(io::ErrorKind::AlreadyExists.into()));
+    }
+    ledger.add(trial, Resource::Directory { path: root.clone() })?;
+    fs::DirBuilder::new().mode(0o755).create(&root).map_err(failed)?;
+    Ok(root)
+}
+
+async fn mount(
+    ledger: &Ledger,
+    trial: &str,
+    root: &Path,
+    fs_type: &str,
+    source: &str,
+    options: &str,
+) -> Result<PathBuf> {
+    let path = root.join("mount");
+    fs::DirBuilder::new()
+        .mode(0o755)
+        .create(&path)
+        .map_err(|error| Error::provision(format!("cannot make {}: {error}", path.display())))?;
+    ledger.add(trial, Resource::Mount { path: path.clone() })?;
+    let target = path.to_string_lossy().into_owned();
+    let mut argv = vec!["mount", "-t", fs_type];
+    if !options.is_empty() {
+        argv.extend(["-o", options]);
+    }
+    argv.extend([source, target.as_str()]);
+    command::run(ledger, &argv).await?;
+    Ok(path)
+}
+
+async fn make_loop(
+    ledger: &Ledger,
+    trial: &str,
+    root: &Path,
+    plan: LoopPlan<'_>,
+) -> Result<LocalVolume> {
+    let image = root.join("volume.img");
+    ledger.add(trial, Resource::LoopImage { image: image.clone() })?;
+    write_image(ledger, &image, plan.image_bytes()).await?;
+    let device = attach(ledger, &image).await?;
+
+    let scheduler = sysfs_of(&device).join("queue/scheduler");
+    // Where there is no choice of schedulers there is none to set; it is read back either way.
+    drop(fs::write(scheduler, "none"));
+
+    let version = command::ask(&[plan.mkfs().as_str(), "-V"]).await?;
+    let version = format!("{}{}", version.stdout, version.stderr);
+    let mut mkfs = plan.mkfs_command();
+    mkfs.push(device.clone());
+    command::run(ledger, &mkfs).await?;
+    let options = plan.volume.mount_options.join(",");
+    let path = mount(ledger, trial, root, plan.fs_type, &device, &options).await?;
+    let made = LoopDevice {
+        fs_type: plan.fs_type,
+        volume: plan.volume.clone(),
+        image,
+        device,
+        mkfs_command: mkfs.join(" "),
+        mkfs_version: version.lines().next().unwrap_or_default().trim().to_owned(),
+    };
+    Ok(LocalVolume { path, kind: Kind::Loop(made) })
+}
+
+/// Writes the image in full, so that no first write of the database has to allocate its block.
+async fn write_image(ledger: &Ledger, image: &Path, size: u64) -> Result<()> {
+    let of = format!("of={}", image.display());
+    let count = format!("count={size}");
+    let dd = ["dd", "if=/dev/zero", &of, "bs=4M", &count, "iflag=count_bytes", "conv=fsync"];
+    let direct = [&dd[..], &["status=none", "oflag=direct"]].concat();
+    match command::run(ledger, &direct).await {
+        // Not every file system that may hold the image has direct I/O.
+        Err(error) if error.evidence.as_deref().is_some_and(|it| it.contains("Invalid")) => {
+            command::run(ledger, &[&dd[..], &["status=none"]].concat()).await?;
+        }
+        other => drop(other?),
+    }
+    Ok(())
+}
+
+/// Attaches the first free loop device, which somebody else may take at the same moment.
+async fn attach(ledger: &Ledger, image: &Path) -> Result<String> {
+    let file = image.to_string_lossy().into_owned();
+    let argv = ["losetup", "-f", "--show", "--nooverlap", "--direct-io=on", file.as_str()];
+    let mut tries = 0;
+    loop {
+        match command::run(ledger, &argv).await {
+            Ok(output) => return Ok(output.stdout.trim().to_owned()),
+            Err(error) => {
+                let text = error.evidence.as_deref().unwrap_or_default();
+                let taken = text.contains("busy") || text.contains("temporarily unavailable");
+                if !taken || tries >= 10 || !loop_devices(image)?.is_empty() {
+                    return Err(error);
+                }
+            }
+        }
+        tries += 1;
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The block device under a path, if it is one that can be watched.
+fn device_under(path: &Path) -> Result<Option<(u32, u32)>> {
+    let device = fs::metadata(path).map_err(|error| unreadable(path, &error))?.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    if major != 0 {
+        return Ok(Some((major, minor)));
+    }
+    // Some file systems (btrfs, say) have a number of their own; their source is the device.
+    let mounts = mountinfo::mounts()?;
+    let source = mountinfo::holding(&mounts, path).and_then(|mount| {
+        fs::metadata(&mount.source).ok().filter(|source| source.file_type().is_block_device())
+    });
+    Ok(source.map(|source| (rustix::fs::major(source.rdev()), rustix::fs::minor(source.rdev()))))
+}

@@ -1,0 +1,298 @@
+//! What a server's data directory lives on: what both sites share, and the volumes of this machine.
+
+mod local;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bedplate_core::error::{Error, Result};
+use bedplate_core::plan::{LoopVolume, Plan, StorageKind, StoragePlan};
+use bedplate_core::record::VolumeFacts;
+use bedplate_core::seam::{Volume, VolumeLocation};
+
+pub use local::LocalVolumes;
+
+/// Room beside an image for the metadata of the file system that holds it.
+pub(crate) const SLACK_BYTES: u64 = 16 << 20;
+
+/// mkfs.xfs refuses less.
+const XFS_MIN_BYTES: u64 = 300 << 20;
+
+/// A file system on a loop device.
+#[derive(Clone, Copy)]
+pub(crate) struct LoopPlan<'a> {
+    /// The type's name, for mkfs and mount.
+    pub(crate) fs_type: &'static str,
+    /// Sizes and options.
+    pub(crate) volume: &'a LoopVolume,
+}
+
+impl<'a> LoopPlan<'a> {
+    /// The plan of a storage that is a loop volume.
+    pub(crate) fn of(kind: &'a StorageKind) -> Option<Self> {
+        match kind {
+            StorageKind::Ext4(volume) => Some(Self { fs_type: "ext4", volume }),
+            StorageKind::Xfs(volume) => Some(Self { fs_type: "xfs", volume }),
+            StorageKind::Directory { .. } | StorageKind::Tmpfs { .. } | StorageKind::Existing => {
+                None
+            }
+        }
+    }
+
+    /// Name of the mkfs tool.
+    pub(crate) fn mkfs(&self) -> String {
+        format!("mkfs.{}", self.fs_type)
+    }
+
+    /// The mkfs command, but for the device.
+    ///
+    /// Nothing is left to be initialised later, no block of the fully written image is given back,
+    /// and the block size does not depend on the image's size.
+    pub(crate) fn mkfs_command(&self) -> Vec<String> {
+        let block_size = self.volume.block_size_bytes;
+        let mut extended = "lazy_itable_init=0,lazy_journal_init=0,nodiscard".to_owned();
+        let mut further = Vec::new();
+        if self.fs_type == "ext4" {
+            // mke2fs heeds only the last -E, so the user's must not displace ours.
+            let mut options = self.volume.mkfs_options.iter();
+            while let Some(option) = options.next() {
+                let more = match option.strip_prefix("-E") {
+                    Some("") => options.next().map(String::as_str),
+                    Some(attached) => Some(attached),
+                    None => {
+                        further.push(option.clone());
+                        continue;
+                    }
+                };
+                if let Some(more) = more {
+                    extended = format!("{extended},{more}");
+                }
+            }
+        } else {
+            further.clone_from(&self.volume.mkfs_options);
+        }
+        let ours = match self.fs_type {
+            "ext4" => {
+                format!("mkfs.ext4 -F -q -T default -b {block_size} -E {extended}")
+            }
+            fs_type => format!("mkfs.{fs_type} -f -q -K -b size={block_size}"),
+        };
+        ours.split(' ').map(str::to_owned).chain(further).collect()
+    }
+
+    /// Size of the image in bytes: whole pages, as direct I/O needs.
+    pub(crate) fn image_bytes(&self) -> u64 {
+        self.volume.size_bytes.next_multiple_of(4096)
+    }
+
+    /// Checks that what was read back is what was asked for.
+    pub(crate) fn check(&self, fs_type: &str, block_size_bytes: &str) -> Result<()> {
+        let asked = self.volume.block_size_bytes.to_string();
+        if fs_type == self.fs_type && block_size_bytes == asked {
+            return Ok(());
+        }
+        Err(Error::provision(format!(
+            "asked for {} with blocks of {asked} bytes, but {fs_type} with blocks of \
+             {block_size_bytes} bytes is mounted",
+            self.fs_type
+        )))
+    }
+}
+
+/// The storages of a plan, each once.
+pub(crate) fn storages(plan: &Plan) -> Vec<&StoragePlan> {
+    let mut seen: Vec<&StoragePlan> = Vec::new();
+    for cell in &plan.cells {
+        if !seen.contains(&&cell.storage) {
+            seen.push(&cell.storage);
+        }
+    }
+    seen
+}
+
+/// Refuses sizes that cannot be made, or for which there is no room.
+pub(crate) fn check_size(storage: &StoragePlan, place: &str, free_bytes: u64) -> Result<()> {
+    let Some(plan) = LoopPlan::of(&storage.kind) else { return Ok(()) };
+    let label = &storage.label;
+    let size = plan.image_bytes();
+    if plan.fs_type == "xfs" && size < XFS_MIN_BYTES {
+        return Err(Error::spec(format!(
+            "`storage.size` of `{label}` is {}, but xfs needs at least {}",
+            bytes(size),
+            bytes(XFS_MIN_BYTES)
+        )));
+    }
+    if size.saturating_add(SLACK_BYTES) > free_bytes {
+        return Err(Error::provision(format!(
+            "`storage.size` of `{label}` is {}, but {place} has {} free",
+            bytes(size),
+            bytes(free_bytes)
+        ))
+        .hint("make the volume smaller, or some room"));
+    }
+    Ok(())
+}
+
+/// Refuses a tmpfs that is larger than the memory.
+pub(crate) fn check_tmpfs(storage: &StoragePlan, memory_bytes: u64) -> Result<()> {
+    match storage.kind {
+        StorageKind::Tmpfs { size_bytes } if size_bytes > memory_bytes => {
+            Err(Error::provision(format!(
+                "`storage.size` of `{}` is {}, but {} of memory are available",
+                storage.label,
+                bytes(size_bytes),
+                bytes(memory_bytes)
+            ))
+            .hint("make the tmpfs smaller"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A size in words.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64 / 1024.0;
+    let mut unit = UNITS[0];
+    for larger in &UNITS[1..] {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = larger;
+    }
+    format!("{} {unit}", (value * 10.0).round() / 10.0)
+}
+
+/// The scheduler that is chosen in a line like `[none] mq-deadline`.
+pub(crate) fn chosen(schedulers: &str) -> &str {
+    let chosen = |word: &'_ str| word.starts_with('[') && word.ends_with(']');
+    let mut words = schedulers.split_whitespace();
+    words.find(|word| chosen(word)).map_or(schedulers.trim(), |word| &word[1..word.len() - 1])
+}
+
+/// What speaks against a loop volume's numbers.
+pub(crate) fn loop_caveats(facts: &VolumeFacts) -> Vec<String> {
+    let fact = |key: &str| facts.facts.get(key).map_or("", String::as_str);
+    let number = |key: &str| fact(key).parse::<u64>().ok();
+    let mut caveats = Vec::new();
+    if fact("loop_direct_io") != "1" {
+        caveats.push(
+            "the loop device does not use direct I/O: writes pass through the page cache twice"
+                .to_owned(),
+        );
+    }
+    if fact("loop_write_cache") != "write back" {
+        caveats.push(format!(
+            "the loop device's write cache is \"{}\": flushes are dropped, nothing is durable",
+            fact("loop_write_cache")
+        ));
+    }
+    if fact("loop_scheduler") != "none" {
+        caveats.push(format!("the loop device's scheduler is {}", fact("loop_scheduler")));
+    }
+    if number("image_allocated_bytes") < number("image_bytes") {
+        caveats.push("the image file is sparse: first writes allocate blocks".to_owned());
+    }
+    caveats.extend(backing_caveat("the image file", fact("backing_fs_type")));
+    caveats
+}
+
+/// What speaks against the file system that `what` lies on.
+pub(crate) fn backing_caveat(what: &str, fs_type: &str) -> Option<String> {
+    match fs_type {
+        "tmpfs" | "ramfs" => Some(format!("{what} lives in memory: nothing is durable")),
+        "overlay" | "aufs" => Some(format!("{what} lies on {fs_type}, a container's own layer")),
+        "nfs" | "nfs4" | "cifs" | "smb3" | "9p" | "virtiofs" | "ceph" => {
+            Some(format!("{what} lies on {fs_type}: the network is measured with it"))
+        }
+        fuse if fuse.starts_with("fuse") => {
+            Some(format!("{what} lies on {fuse}, a file system outside the kernel"))
+        }
+        _ => None,
+    }
+}
+
+/// The caveat of every tmpfs.
+pub(crate) const TMPFS_CAVEAT: &str = "data lives in memory: nothing is durable";
+
+/// The storage of a server that exists already.
+pub(crate) struct ExistingVolume;
+
+#[async_trait]
+impl Volume for ExistingVolume {
+    fn location(&self) -> VolumeLocation {
+        VolumeLocation::Existing
+    }
+
+    async fn facts(&self) -> Result<VolumeFacts> {
+        let caveat = "the storage under an existing server is not known".to_owned();
+        Ok(VolumeFacts { caveats: vec![caveat], ..VolumeFacts::default() })
+    }
+
+    async fn settle(&self, _: Duration) -> Result<bool> {
+        // There is nothing that could be watched, and the caveat above says so.
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(mkfs_options: &[&str]) -> LoopVolume {
+        LoopVolume {
+            size_bytes: 400 << 20,
+            block_size_bytes: 2048,
+            mkfs_options: mkfs_options.iter().map(|option| (*option).to_owned()).collect(),
+            mount_options: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_users_extended_option_does_not_displace_ours() {
+        let kind = StorageKind::Ext4(volume(&["-E", "stride=4", "-O", "^has_journal"]));
+        let command = LoopPlan::of(&kind).unwrap().mkfs_command().join(" ");
+        assert_eq!(
+            command,
+            "mkfs.ext4 -F -q -T default -b 2048 \
+             -E lazy_itable_init=0,lazy_journal_init=0,nodiscard,stride=4 -O ^has_journal"
+        );
+    }
+
+    #[test]
+    fn xfs_is_made_without_discards() {
+        let kind = StorageKind::Xfs(volume(&["-m", "reflink=0"]));
+        let command = LoopPlan::of(&kind).unwrap().mkfs_command().join(" ");
+        assert_eq!(command, "mkfs.xfs -f -q -K -b size=2048 -m reflink=0");
+    }
+
+    #[test]
+    fn sizes_are_shown_in_words() {
+        assert_eq!(bytes(300 << 20), "300 MiB");
+        assert_eq!(bytes(24 << 30), "24 GiB");
+        assert_eq!(bytes((3 << 30) / 2), "1.5 GiB");
+    }
+
+    #[test]
+    fn the_chosen_scheduler_is_the_bracketed_one() {
+        assert_eq!(chosen("[none] mq-deadline kyber bfq\n"), "none");
+        assert_eq!(chosen("none mq-deadline [bfq]"), "bfq");
+    }
+
+    #[test]
+    fn a_loop_device_that_deviates_is_named() {
+        let mut facts = VolumeFacts::default();
+        for (key, value) in [
+            ("loop_direct_io", "0"),
+            ("loop_write_cache", "write through"),
+            ("loop_scheduler", "bfq"),
+            ("image_bytes", "4096"),
+            ("image_allocated_bytes", "0"),
+            ("backing_fs_type", "tmpfs"),
+        ] {
+            facts.facts.insert(key.to_owned(), value.to_owned());
+        }
+        assert_eq!(loop_caveats(&facts).len(), 5);
+    }
+}

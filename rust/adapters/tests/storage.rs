@@ -1,0 +1,502 @@
+//! Real volumes, local and through Docker: made, read back, taken down, and swept after a kill.
+//!
+//! These tests need root and a Docker daemon; they leave nothing behind.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_adapters::docker::{DockerVolumes, STORAGE_HELPER_IMAGE};
+use bedplate_adapters::ledger::{Ledger, Resource, sweep};
+use bedplate_adapters::storage::LocalVolumes;
+use bedplate_core::error::{ErrorKind, Result};
+use bedplate_core::plan::{LoopVolume, StorageKind, StoragePlan};
+use bedplate_core::record::{TrialId, VolumeFacts};
+use bedplate_core::seam::{Volume, VolumeLocation};
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+/// Set for the child of the kill drill: the site, the kind, the scratch directory and the run.
+const CHILD: &str = "BEDPLATE_TEST_CHILD";
+
+/// A directory for one test, and a run of its own.
+struct Scratch {
+    dir: TempDir,
+    run: String,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("bedplate-test-").tempdir().unwrap();
+        let run = dir.path().file_name().unwrap().to_str().unwrap();
+        let run = run.trim_start_matches("bedplate-").to_owned();
+        Self { dir, run }
+    }
+
+    fn work_dir(&self) -> PathBuf {
+        self.dir.path().join("work")
+    }
+
+    fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    fn ledger(&self) -> Arc<Ledger> {
+        Arc::new(Ledger::open(&self.state_dir()).unwrap())
+    }
+
+    fn id(&self) -> TrialId {
+        id(&self.run)
+    }
+
+    /// Everything on this machine whose name has this run in it.
+    fn leftovers(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (tool, text) in [
+            ("losetup", sh("losetup -l -n -O NAME,BACK-FILE")),
+            ("mounts", sh("cat /proc/mounts")),
+            ("docker volume ls", sh("docker volume ls -q")),
+            ("docker ps", sh("docker ps -a --format '{{.Names}}'")),
+            ("files", sh(&format!("ls {}", self.work_dir().display()))),
+            ("processes", sh("ps -eo args | grep -v grep")),
+        ] {
+            let named = |line: &&str| line.contains(&format!("bedplate-{}", self.run));
+            found.extend(text.lines().filter(named).map(|line| format!("{tool}: {line}")));
+        }
+        found
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // After a failed test the ledger is what cleans up.
+        let state_dir = self.state_dir();
+        let sweeping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            drop(runtime.block_on(sweep(&state_dir)));
+        });
+        drop(sweeping.join());
+    }
+}
+
+fn id(run: &str) -> TrialId {
+    TrialId { run: run.to_owned(), trial: 7, block: 0, cell: 0 }
+}
+
+fn sh(script: &str) -> String {
+    let output = Command::new("sh").args(["-c", script]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn storage(kind: &str, work_dir: &Path) -> StoragePlan {
+    let volume = |size_bytes, block_size_bytes| LoopVolume {
+        size_bytes,
+        block_size_bytes,
+        mkfs_options: Vec::new(),
+        mount_options: vec!["noatime".to_owned()],
+    };
+    let kind_plan = match kind {
+        "directory" => StorageKind::Directory { path: work_dir.to_owned() },
+        "tmpfs" => StorageKind::Tmpfs { size_bytes: 64 * MIB },
+        // Unlike what mkfs would choose by itself.
+        "ext4" => StorageKind::Ext4(volume(200 * MIB, 2048)),
+        "xfs" => StorageKind::Xfs(volume(320 * MIB, 1024)),
+        other => panic!("{other}"),
+    };
+    StoragePlan { label: kind.to_owned(), kind: kind_plan }
+}
+
+/// Makes a volume at either site.
+async fn create(
+    site: &str,
+    ledger: &Arc<Ledger>,
+    id: &TrialId,
+    storage: &StoragePlan,
+    work_dir: &Path,
+) -> Result<Box<dyn Volume>> {
+    match site {
+        "local" => LocalVolumes.create(ledger, id, storage, work_dir).await,
+        _ => {
+            let volumes = DockerVolumes::new(Arc::clone(ledger))?;
+            volumes.create(ledger, id, storage, work_dir).await
+        }
+    }
+}
+
+/// The helper image is built when it is not there: tests are never skipped.
+fn with_helper_image() {
+    static BUILT: std::sync::Once = std::sync::Once::new();
+    BUILT.call_once(|| {
+        let there =
+            format!("docker image inspect {STORAGE_HELPER_IMAGE} >/dev/null 2>&1 && echo y");
+        if sh(&there).is_empty() {
+            let out = tempfile::tempdir().unwrap();
+            let recipe =
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("../../images/storage-helper/build.sh");
+            let mut build = Command::new(recipe);
+            assert!(build.arg(out.path()).arg(STORAGE_HELPER_IMAGE).status().unwrap().success());
+        }
+    });
+}
+
+fn fact<'a>(facts: &'a VolumeFacts, key: &str) -> &'a str {
+    facts.facts.get(key).unwrap_or_else(|| panic!("{key} is missing in {facts:?}"))
+}
+
+/// One suite for every storage at both sites.
+async fn conforms(site: &str, kind: &str) {
+    if site == "docker" {
+        with_helper_image();
+    }
+    let scratch = Scratch::new();
+    let ledger = scratch.ledger();
+    let (id, storage) = (scratch.id(), storage(kind, &scratch.work_dir()));
+    let volume = create(site, &ledger, &id, &storage, &scratch.work_dir()).await.unwrap();
+
+    let facts = volume.facts().await.unwrap();
+    let caveats = &facts.caveats;
+    match kind {
+        "directory" => assert!(fact(&facts, "backing_fs_type") == fact(&facts, "fs_type")),
+        "tmpfs" => {
+            assert_eq!(caveats[..], ["data lives in memory: nothing is durable"]);
+            assert!(fact(&facts, "mount_options").contains("size=65536k"));
+        }
+        _ => {
+            assert_eq!(caveats[..], [""; 0]);
+            loop_facts_are_right(kind, &facts);
+        }
+    }
+
+    let mount_options = match volume.location() {
+        VolumeLocation::Path(path) => {
+            std::fs::write(path.join("file"), "x").unwrap();
+            sh(&format!("findmnt -n -o OPTIONS -T {}", path.display()))
+        }
+        VolumeLocation::DockerVolume(name) => {
+            let script = "echo x > /data/file; findmnt -n -o OPTIONS -T /data";
+            sh(&format!("docker run --rm -v {name}:/data {STORAGE_HELPER_IMAGE} sh -c '{script}'"))
+        }
+        VolumeLocation::Existing => panic!("not a volume"),
+    };
+    assert!(kind == "directory" || kind == "tmpfs" || mount_options.contains("noatime"));
+
+    let settled = volume.settle(Duration::from_secs(8)).await.unwrap();
+    // The device under a plain directory is shared with whatever else runs here.
+    assert!(settled || kind == "directory");
+
+    ledger.undo_scope(&id.resource_name()).await.unwrap();
+    assert_eq!(scratch.leftovers(), Vec::<String>::new());
+    assert_eq!(ledger.entries(), []);
+    ledger.undo_scope(&id.resource_name()).await.unwrap();
+}
+
+fn loop_facts_are_right(kind: &str, facts: &VolumeFacts) {
+    let device = fact(facts, "loop_device");
+    let losetup = sh(&format!("losetup -n -l -O DIO,BACK-FILE {device}"));
+    let (dio, _) = losetup.trim().split_once(' ').unwrap();
+    assert_eq!((fact(facts, "loop_direct_io"), dio), ("1", "1"));
+    assert_eq!(fact(facts, "loop_write_cache"), "write back");
+    assert_eq!(fact(facts, "loop_scheduler"), "none");
+    assert_eq!(sh(&format!("blkid -p -o value -s TYPE {device}")).trim(), kind);
+
+    let bytes: u64 = fact(facts, "image_bytes").parse().unwrap();
+    let size = sh(&format!("blockdev --getsize64 {device}"));
+    assert_eq!(bytes, size.trim().parse::<u64>().unwrap());
+    assert!(fact(facts, "image_allocated_bytes").parse::<u64>().unwrap() >= bytes);
+
+    let command = fact(facts, "mkfs_command");
+    assert!(command.starts_with(&format!("mkfs.{kind} ")) && command.ends_with(device));
+    let block_size = fact(facts, "block_size_bytes");
+    if kind == "ext4" {
+        assert_eq!(block_size, "2048");
+        let text = sh(&format!("dumpe2fs -h {device} 2>/dev/null; dumpe2fs {device} 2>/dev/null"));
+        assert!(text.lines().any(|line| line.replace(' ', "") == "Blocksize:2048"), "{text}");
+        // Every inode table was written at once, in every group.
+        let groups: Vec<_> = text.lines().filter(|line| line.contains(": (Blocks ")).collect();
+        assert!(!groups.is_empty() && groups.iter().all(|line| line.contains("ITABLE_ZEROED")));
+        assert!(fact(facts, "mkfs_version").starts_with("mke2fs "));
+    } else {
+        assert_eq!(block_size, "1024");
+        assert!(sh(&format!("xfs_db -r -c 'sb 0' -c 'p blocksize' {device}")).contains("= 1024"));
+        assert!(fact(facts, "mkfs_version").starts_with("mkfs.xfs version "));
+    }
+    assert!(!fact(facts, "backing_fs_type").is_empty());
+    assert!(!fact(facts, "backing_mount_options").is_empty());
+}
+
+macro_rules! conformance {
+    ($($name:ident: $site:literal $kind:literal,)*) => {$(
+        #[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            conforms($site, $kind).await;
+        }
+    )*};
+}
+
+conformance! {
+    local_directory_conforms: "local" "directory",
+    local_tmpfs_conforms: "local" "tmpfs",
+    local_ext4_conforms: "local" "ext4",
+    local_xfs_conforms: "local" "xfs",
+    docker_directory_conforms: "docker" "directory",
+    docker_tmpfs_conforms: "docker" "tmpfs",
+    docker_ext4_conforms: "docker" "ext4",
+    docker_xfs_conforms: "docker" "xfs",
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_size_beyond_the_free_space_makes_nothing() {
+    with_helper_image();
+    for site in ["local", "docker"] {
+        let scratch = Scratch::new();
+        let ledger = scratch.ledger();
+        let mut storage = storage("ext4", &scratch.work_dir());
+        let StorageKind::Ext4(volume) = &mut storage.kind else { unreachable!() };
+        volume.size_bytes = 1 << 50;
+        let made = create(site, &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
+        let error = made.err().unwrap();
+        assert_eq!(error.kind, ErrorKind::Provision);
+        assert!(error.message.starts_with("`storage.size` of `ext4` is 1024 TiB, but"), "{error}");
+        assert!(error.message.ends_with("free"), "{error}");
+        ledger.undo_all().await.unwrap();
+        assert_eq!(scratch.leftovers(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mount_option_that_is_none_is_an_error_and_is_undone() {
+    with_helper_image();
+    for site in ["local", "docker"] {
+        let scratch = Scratch::new();
+        let ledger = scratch.ledger();
+        let mut storage = storage("ext4", &scratch.work_dir());
+        let StorageKind::Ext4(volume) = &mut storage.kind else { unreachable!() };
+        volume.size_bytes = 32 * MIB;
+        volume.mount_options = vec!["no_such_option".to_owned()];
+        let made = create(site, &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
+        let error = made.err().unwrap();
+        assert!(error.evidence.is_some(), "{error:?}");
+        ledger.undo_all().await.unwrap();
+        assert_eq!(scratch.leftovers(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_making_is_undone() {
+    with_helper_image();
+    for site in ["local", "docker"] {
+        for milliseconds in [5, 60, 150, 300, 450, 700] {
+            let scratch = Scratch::new();
+            let ledger = scratch.ledger();
+            let (id, storage) = (scratch.id(), storage("xfs", &scratch.work_dir()));
+            let work_dir = scratch.work_dir();
+            let making = create(site, &ledger, &id, &storage, &work_dir);
+            drop(tokio::time::timeout(Duration::from_millis(milliseconds), making).await);
+            ledger.undo_scope(&id.resource_name()).await.unwrap();
+            assert_eq!(scratch.leftovers(), Vec::<String>::new());
+            assert_eq!(ledger.entries(), []);
+        }
+    }
+}
+
+/// Not a test: what the kill drill runs in a process of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn child_of_the_kill_drill() {
+    let Ok(task) = std::env::var(CHILD) else { return };
+    let [site, kind, dir, run] = task.split(' ').collect::<Vec<_>>()[..] else { panic!("{task}") };
+    let dir = Path::new(dir);
+    let ledger = Arc::new(Ledger::open(&dir.join("state")).unwrap());
+    let storage = storage(kind, &dir.join("work"));
+    let _volume = create(site, &ledger, &id(run), &storage, &dir.join("work")).await.unwrap();
+    std::fs::write(dir.join("made"), "").unwrap();
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_at_any_moment_is_swept_and_decoys_stay() {
+    with_helper_image();
+    let decoys = Decoys::new();
+    for (site, kind) in
+        [("local", "ext4"), ("local", "xfs"), ("local", "tmpfs"), ("docker", "ext4")]
+    {
+        // At the end, and at moments in between.
+        for milliseconds in [None, Some(40), Some(130), Some(220), Some(380), Some(800)] {
+            let scratch = Scratch::new();
+            let task = format!("{site} {kind} {} {}", scratch.dir.path().display(), scratch.run);
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "child_of_the_kill_drill"])
+                .env(CHILD, task)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            match milliseconds {
+                Some(milliseconds) => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
+                None => {
+                    while !scratch.dir.path().join("made").exists() {
+                        assert!(child.try_wait().unwrap().is_none(), "{site} {kind}: child ended");
+                        // The living owner's things are not touched.
+                        let report = sweep(&scratch.state_dir()).await.unwrap();
+                        assert_eq!((report.undone.len(), report.failed.len()), (0, 0));
+                    }
+                    assert!(!scratch.leftovers().is_empty());
+                }
+            }
+            child.kill().unwrap();
+            // Not waited for: a sweep must cope with an owner who is just dying.
+            let report = sweep(&scratch.state_dir()).await.unwrap();
+            child.wait().unwrap();
+            assert_eq!(report.failed, Vec::<String>::new());
+            let leftovers = scratch.leftovers();
+            assert_eq!(leftovers, Vec::<String>::new(), "{site} {kind} {milliseconds:?}");
+            let ledgers = std::fs::read_dir(scratch.state_dir().join("ledger"));
+            assert_eq!(ledgers.map_or(0, Iterator::count), 0);
+        }
+    }
+    decoys.check();
+}
+
+/// Things that are not ours and must survive every sweep.
+struct Decoys {
+    dir: TempDir,
+    device: String,
+    name: String,
+}
+
+impl Decoys {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("decoy-").tempdir().unwrap();
+        let at = dir.path().display();
+        let name = dir.path().file_name().unwrap().to_str().unwrap().to_owned();
+        sh(&format!(
+            "truncate -s 16M {at}/volume.img; mkdir {at}/mnt; mount -t tmpfs decoy {at}/mnt"
+        ));
+        let device = sh(&format!("losetup -f --show {at}/volume.img")).trim().to_owned();
+        sh(&format!(
+            "docker volume create {name}; docker create --name {name} {STORAGE_HELPER_IMAGE}"
+        ));
+        Self { dir, device, name }
+    }
+
+    fn check(&self) {
+        let (at, name, device) = (self.dir.path().display(), &self.name, &self.device);
+        assert!(sh(&format!("losetup -n -O BACK-FILE {device}")).contains(&format!("{at}")));
+        assert!(sh("cat /proc/mounts").contains(&format!("decoy {at}/mnt")));
+        assert!(sh("docker volume ls -q").contains(name));
+        assert!(sh("docker ps -a --format '{{.Names}}'").contains(name));
+    }
+}
+
+impl Drop for Decoys {
+    fn drop(&mut self) {
+        let (at, name, device) = (self.dir.path().display(), &self.name, &self.device);
+        sh(&format!(
+            "umount {at}/mnt; losetup -d {device}; docker rm -f {name}; docker volume rm {name}"
+        ));
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_is_not_ours_or_holds_a_mount_is_refused() {
+    let scratch = Scratch::new();
+    let ledger = scratch.ledger();
+    let foreign = tempfile::Builder::new().prefix("foreign-").tempdir().unwrap();
+    ledger.add("t", Resource::Directory { path: foreign.path().to_owned() }).unwrap();
+    let error = ledger.undo_all().await.unwrap_err();
+    assert!(error.message.contains("not one of ours"), "{error}");
+    assert!(foreign.path().exists());
+
+    let ours = scratch.dir.path().join("bedplate-x");
+    std::fs::create_dir_all(ours.join("deep/mnt")).unwrap();
+    sh(&format!("mount -t tmpfs x {0}; touch {0}/file", ours.join("deep/mnt").display()));
+    ledger.add("u", Resource::Directory { path: ours.clone() }).unwrap();
+    let error = ledger.undo_scope("u").await.unwrap_err();
+    assert!(error.message.contains("is mounted"), "{error}");
+    assert!(ours.join("deep/mnt/file").exists());
+    sh(&format!("umount {}", ours.join("deep/mnt").display()));
+    ledger.undo_scope("u").await.unwrap();
+    assert!(!ours.exists());
+}
+
+#[tokio::test]
+async fn a_server_process_is_ended_by_its_data_directory() {
+    let scratch = Scratch::new();
+    let ledger = scratch.ledger();
+    let (ours, other) = (scratch.dir.path().join("ours"), scratch.dir.path().join("other"));
+    let server = |dir: &Path| {
+        std::fs::create_dir(dir).unwrap();
+        // A process has the name of the file by which it was started.
+        let program = dir.join("postgres");
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        Command::new(program).arg("60").current_dir(dir).spawn().unwrap()
+    };
+    let (mut a, mut b) = (server(&ours), server(&other));
+    // A zombie has no working directory any more, so nobody has to reap it first.
+    ledger.add("t", Resource::ServerProcess { data_dir: ours }).unwrap();
+    ledger.undo_all().await.unwrap();
+    assert!(a.try_wait().unwrap().is_some());
+    assert!(b.try_wait().unwrap().is_none());
+    b.kill().unwrap();
+    b.wait().unwrap();
+}
+
+#[tokio::test]
+async fn a_torn_line_is_tolerated_and_an_unknown_one_is_kept() {
+    let scratch = Scratch::new();
+    let ledger = scratch.ledger();
+    let (first, second) =
+        (scratch.dir.path().join("bedplate-a"), scratch.dir.path().join("bedplate-b"));
+    for path in [&first, &second] {
+        std::fs::create_dir(path).unwrap();
+    }
+    let gone = ledger.add("t", Resource::Directory { path: first.clone() }).unwrap();
+    ledger.add("t", Resource::Directory { path: second.clone() }).unwrap();
+    ledger.done(gone).unwrap();
+    let file = scratch.state_dir().join("ledger").join(format!("{}.jsonl", ledger.name()));
+    let text = std::fs::read_to_string(&file).unwrap();
+    drop(ledger);
+    // The dead owner's file, with the line that it could not finish.
+    std::fs::write(&file, format!("{text}{{\"add\":2,\"sco")).unwrap();
+    let report = sweep(&scratch.state_dir()).await.unwrap();
+    assert_eq!(report.undone, [format!("directory {}", second.display())]);
+    assert_eq!(report.failed, Vec::<String>::new());
+    assert!(first.exists() && !second.exists() && !file.exists());
+
+    std::fs::write(&file, "{\"add\":0,\"scope\":\"t\",\"resource\":{\"kind\":\"pool\"}}\n")
+        .unwrap();
+    let report = sweep(&scratch.state_dir()).await.unwrap();
+    assert_eq!((report.undone.len(), report.failed.len()), (0, 1));
+    assert!(file.exists());
+}
+
+#[tokio::test]
+async fn what_cannot_be_undone_stays_on_the_ledger() {
+    let scratch = Scratch::new();
+    let file = {
+        let ledger = scratch.ledger();
+        ledger.add("t", Resource::Directory { path: "/nowhere/of/ours".into() }).unwrap();
+        scratch.state_dir().join("ledger").join(format!("{}.jsonl", ledger.name()))
+    };
+    for _ in 0..2 {
+        let report = sweep(&scratch.state_dir()).await.unwrap();
+        assert_eq!((report.undone.len(), report.failed.len()), (0, 1));
+        assert!(file.exists());
+    }
+}
+
+#[tokio::test]
+async fn a_ledger_is_private_and_goes_when_empty() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new();
+    let dir = scratch.state_dir().join("ledger");
+    let ledger = scratch.ledger();
+    let file = dir.join(format!("{}.jsonl", ledger.name()));
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&file), mode(&dir)), (0o600, 0o700));
+    assert_eq!(sweep(&scratch.state_dir()).await.unwrap(), Default::default());
+    assert!(file.exists());
+    drop(ledger);
+    assert!(!file.exists());
+}
