@@ -9,13 +9,21 @@
 //! live in the adapters; what was measured goes to a [`seam::RunSink`].
 
 pub mod capabilities;
+pub mod check;
 pub mod error;
+pub mod gather;
+pub mod load;
 pub mod plan;
 pub mod record;
 pub mod resolve;
 pub mod rng;
+pub mod run;
+pub mod sampler;
+pub mod script;
 pub mod seam;
 pub mod sizing;
 pub mod spec;
+mod trial;
+pub mod workload;
 
 pub use error::{Error, ErrorKind, Result};

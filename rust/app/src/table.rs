@@ -1,0 +1,56 @@
+//! The table at the end of a run.
+
+use bedplate_results::{TrialRow, trust_name};
+use comfy_table::{CellAlignment, Table, presets};
+
+/// The trials as a table, then each reason for a caveat or a void trial in words.
+pub(crate) fn trials(rows: &[TrialRow]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "trial",
+        "cell",
+        "PostgreSQL",
+        "clients",
+        "tps",
+        "p50 ms",
+        "p99 ms",
+        "committed",
+        "failed",
+        "trust",
+    ]);
+    for row in rows {
+        table.add_row([
+            row.trial.to_string(),
+            row.cell.clone(),
+            row.engine_version.clone().unwrap_or_else(|| "-".into()),
+            row.clients.to_string(),
+            figure(row.tps, 0),
+            figure(row.service_time_ms.p50, 2),
+            figure(row.service_time_ms.p99, 2),
+            row.committed.to_string(),
+            row.failed.to_string(),
+            trust_name(row.trust).to_owned(),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(3).take(6) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let mut text = table.to_string();
+    for row in rows {
+        for reason in &row.trust_reasons {
+            text.push_str(&format!(
+                "\ntrial {} ({}): {}: {reason}",
+                row.trial,
+                row.cell,
+                trust_name(row.trust)
+            ));
+        }
+    }
+    text
+}
+
+/// A number, or a dash where there is none.
+fn figure(value: Option<f64>, decimals: usize) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.decimals$}"))
+}

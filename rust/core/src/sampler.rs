@@ -1,0 +1,78 @@
+//! Turns readings of counters and gauges, one a second, into metric samples.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::record::MetricSample;
+
+/// One reading of something the machine counts or shows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// Name of the metric that comes of it, ending in its unit.
+    pub metric: &'static str,
+    /// What the machine shows.
+    pub value: ReadingValue,
+}
+
+/// Kinds of reading.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ReadingValue {
+    /// A state: the sample is the reading itself.
+    Gauge(f64),
+    /// A count that only grows: the sample is its growth per second since the reading before.
+    Counter(f64),
+}
+
+/// Reads the machine. Implemented by the host monitor and, in tests, by a script.
+pub trait Monitor: Send + Sync {
+    /// All readings of this moment; one that cannot be had is left out.
+    fn read(&self) -> Vec<Reading>;
+}
+
+/// Remembers the readings before.
+#[derive(Debug, Default)]
+pub struct Sampler {
+    before: BTreeMap<&'static str, (Duration, f64)>,
+}
+
+impl Sampler {
+    /// The samples of `readings` taken at `at` from the start of the load. A counter gives none the
+    /// first time, and none when it ran backwards (it was reset): a gap stays a gap.
+    pub fn samples(&mut self, at: Duration, readings: &[Reading]) -> Vec<MetricSample> {
+        readings
+            .iter()
+            .filter_map(|reading| {
+                let value = match reading.value {
+                    ReadingValue::Gauge(value) => Some(value),
+                    ReadingValue::Counter(count) => self.rate(reading.metric, at, count),
+                }?;
+                Some(MetricSample { at_s: at.as_secs_f64(), metric: reading.metric.into(), value })
+            })
+            .collect()
+    }
+
+    fn rate(&mut self, metric: &'static str, at: Duration, count: f64) -> Option<f64> {
+        let (before_at, before) = self.before.insert(metric, (at, count))?;
+        let seconds = (at.checked_sub(before_at)?).as_secs_f64();
+        (count >= before && seconds > 0.0).then(|| (count - before) / seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_become_rates_and_resets_become_gaps() {
+        let mut sampler = Sampler::default();
+        let counter = |count| [Reading { metric: "x_per_s", value: ReadingValue::Counter(count) }];
+        let mut values = |at, count| -> Vec<f64> {
+            let samples = sampler.samples(Duration::from_secs(at), &counter(count));
+            samples.iter().map(|sample| sample.value).collect()
+        };
+        assert!(values(1, 100.0).is_empty());
+        assert_eq!(values(3, 150.0), [25.0]);
+        assert!(values(4, 10.0).is_empty());
+        assert_eq!(values(5, 12.0), [2.0]);
+    }
+}

@@ -1,0 +1,210 @@
+//! Workloads are data: a schema, a load, a script and invariants.
+//!
+//! The built-ins are pgbench's: the same tables, rows, statements and random ranges (read in
+//! pgbench 13 and 15, which agree), so that numbers can be compared with it.
+
+use crate::error::Result;
+use crate::plan::WorkloadKind;
+use crate::script::Script;
+
+/// Version of the built-in workloads; it changes whenever the same plan would make other data or
+/// other statements.
+pub const WORKLOAD_VERSION: u32 = 1;
+
+/// Bytes that one unit of scale takes once loaded and indexed, for estimates: 157 MB at scale 10.
+pub const BYTES_PER_SCALE: u64 = 15_700_000;
+
+const BRANCHES_PER_SCALE: u64 = 1;
+const TELLERS_PER_SCALE: u64 = 10;
+const ACCOUNTS_PER_SCALE: u64 = 100_000;
+/// From this scale on pgbench makes account numbers 64 bits wide.
+const SCALE_OF_WIDE_ACCOUNTS: u32 = 20_000;
+
+const TPCB: &str = "\
+\\set aid random(1, 100000 * :scale)
+\\set bid random(1, 1 * :scale)
+\\set tid random(1, 10 * :scale)
+\\set delta random(-5000, 5000)
+BEGIN;
+UPDATE pgbench_accounts SET abalance = abalance + :delta WHERE aid = :aid;
+SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
+UPDATE pgbench_tellers SET tbalance = tbalance + :delta WHERE tid = :tid;
+UPDATE pgbench_branches SET bbalance = bbalance + :delta WHERE bid = :bid;
+INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) VALUES (:tid, :bid, :aid, :delta, CURRENT_TIMESTAMP);
+END;
+";
+
+const SIMPLE_UPDATE: &str = "\
+\\set aid random(1, 100000 * :scale)
+\\set bid random(1, 1 * :scale)
+\\set tid random(1, 10 * :scale)
+\\set delta random(-5000, 5000)
+BEGIN;
+UPDATE pgbench_accounts SET abalance = abalance + :delta WHERE aid = :aid;
+SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
+INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) VALUES (:tid, :bid, :aid, :delta, CURRENT_TIMESTAMP);
+END;
+";
+
+const SELECT_ONLY: &str = "\
+\\set aid random(1, 100000 * :scale)
+SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
+";
+
+/// One step of filling the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoadStep {
+    /// SQL that is executed as it stands.
+    Execute(String),
+    /// `COPY … FROM STDIN` of `rows` lines, made by [`append_account`].
+    CopyAccounts {
+        /// The COPY statement.
+        sql: String,
+        /// Number of lines.
+        rows: u64,
+    },
+}
+
+/// Something that must hold after the load has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Invariant {
+    /// What is claimed, for the report.
+    pub claim: &'static str,
+    /// A query of one row whose columns must all be equal.
+    pub sql: &'static str,
+}
+
+/// The compiled script of a built-in workload; its one given variable is `scale`.
+///
+/// # Errors
+/// None for the built-ins, whose texts are tested.
+pub fn script(kind: WorkloadKind) -> Result<Script> {
+    let text = match kind {
+        WorkloadKind::Tpcb => TPCB,
+        WorkloadKind::SimpleUpdate => SIMPLE_UPDATE,
+        WorkloadKind::SelectOnly => SELECT_ONLY,
+    };
+    Script::compile(text, &["scale"])
+}
+
+/// pgbench's initialisation steps `tgvp`: tables, client-side generation in one transaction, vacuum,
+/// primary keys. PostgreSQL 13 gets no `FREEZE`, as with pgbench.
+pub fn load_steps(scale: u32) -> Vec<LoadStep> {
+    let aid = if scale >= SCALE_OF_WIDE_ACCOUNTS { "bigint" } else { "int" };
+    let execute = |sql: String| LoadStep::Execute(sql);
+    let mut steps = vec![
+        execute(format!(
+            "create table pgbench_history(tid int,bid int,aid    {aid},delta int,mtime timestamp,filler char(22))"
+        )),
+        execute("create table pgbench_tellers(tid int not null,bid int,tbalance int,filler char(84)) with (fillfactor=100)".into()),
+        execute(format!(
+            "create table pgbench_accounts(aid    {aid} not null,bid int,abalance int,filler char(84)) with (fillfactor=100)"
+        )),
+        execute("create table pgbench_branches(bid int not null,bbalance int,filler char(88)) with (fillfactor=100)".into()),
+        execute("begin".into()),
+        execute("truncate table pgbench_accounts, pgbench_branches, pgbench_history, pgbench_tellers".into()),
+    ];
+    let scale = u64::from(scale);
+    for bid in 1..=scale * BRANCHES_PER_SCALE {
+        steps.push(execute(format!("insert into pgbench_branches(bid,bbalance) values({bid},0)")));
+    }
+    for teller in 0..scale * TELLERS_PER_SCALE {
+        let (tid, bid) = (teller + 1, teller / TELLERS_PER_SCALE + 1);
+        steps.push(execute(format!(
+            "insert into pgbench_tellers(tid,bid,tbalance) values ({tid},{bid},0)"
+        )));
+    }
+    steps.push(LoadStep::CopyAccounts {
+        sql: "copy pgbench_accounts from stdin".into(),
+        rows: scale * ACCOUNTS_PER_SCALE,
+    });
+    steps.push(execute("commit".into()));
+    for table in ["branches", "tellers", "accounts", "history"] {
+        steps.push(execute(format!("vacuum analyze pgbench_{table}")));
+    }
+    for (table, key) in [("branches", "bid"), ("tellers", "tid"), ("accounts", "aid")] {
+        steps.push(execute(format!("alter table pgbench_{table} add primary key ({key})")));
+    }
+    steps
+}
+
+/// Appends the COPY line of account `aid`, from 1: number, branch, balance 0 and an empty filler,
+/// which char(84) pads with blanks.
+pub fn append_account(aid: u64, out: &mut Vec<u8>) {
+    use std::io::Write;
+    let bid = (aid - 1) / ACCOUNTS_PER_SCALE + 1;
+    // Writing to a vector cannot fail.
+    let _ = writeln!(out, "{aid}\t{bid}\t0\t");
+}
+
+/// What must hold after the load. That the history has as many rows as transactions were committed
+/// is checked apart, against [`HISTORY_ROWS`].
+pub fn invariants(kind: WorkloadKind) -> &'static [Invariant] {
+    match kind {
+        WorkloadKind::Tpcb => &[Invariant {
+            claim: "the sums of account, teller and branch balances and of history deltas agree",
+            sql: "select (select sum(abalance) from pgbench_accounts), \
+                  (select sum(tbalance) from pgbench_tellers), \
+                  (select sum(bbalance) from pgbench_branches), \
+                  (select coalesce(sum(delta), 0) from pgbench_history)",
+        }],
+        WorkloadKind::SimpleUpdate => &[Invariant {
+            claim: "the sums of account balances and of history deltas agree",
+            sql: "select (select sum(abalance) from pgbench_accounts), \
+                  (select coalesce(sum(delta), 0) from pgbench_history)",
+        }],
+        WorkloadKind::SelectOnly => &[Invariant {
+            claim: "nothing has changed",
+            sql: "select (select sum(abalance) from pgbench_accounts), \
+                  (select sum(tbalance) from pgbench_tellers), \
+                  (select sum(bbalance) from pgbench_branches), 0",
+        }],
+    }
+}
+
+/// Query of one number: rows in the history.
+pub const HISTORY_ROWS: &str = "select count(*) from pgbench_history";
+
+/// Rows in the history that `committed` transactions of the workload leave behind.
+pub fn expected_history_rows(kind: WorkloadKind, committed: u64) -> u64 {
+    match kind {
+        WorkloadKind::Tpcb | WorkloadKind::SimpleUpdate => committed,
+        WorkloadKind::SelectOnly => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_compile_to_the_statements_of_pgbench() {
+        let count = |kind| script(kind).expect("compiles").statements().count();
+        assert_eq!(count(WorkloadKind::Tpcb), 7);
+        assert_eq!(count(WorkloadKind::SimpleUpdate), 5);
+        assert_eq!(count(WorkloadKind::SelectOnly), 1);
+    }
+
+    #[test]
+    fn accounts_fill_their_branches() {
+        let line = |aid| {
+            let mut out = Vec::new();
+            append_account(aid, &mut out);
+            String::from_utf8(out).expect("text")
+        };
+        assert_eq!(line(1), "1\t1\t0\t\n");
+        assert_eq!(line(100_000), "100000\t1\t0\t\n");
+        assert_eq!(line(100_001), "100001\t2\t0\t\n");
+    }
+
+    #[test]
+    fn wide_accounts_start_at_scale_20000() {
+        let wide = |scale| {
+            load_steps(scale)
+                .iter()
+                .any(|step| matches!(step, LoadStep::Execute(sql) if sql.contains("bigint")))
+        };
+        assert!(!wide(19_999));
+        assert!(wide(20_000));
+    }
+}

@@ -1,0 +1,323 @@
+//! The load generator against a server that exists only in this file, under a clock that jumps from
+//! one event to the next: every count and time here is known beforehand.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bedplate_core::load::{
+    Completion, Control, Failure, Reply, ThreadEvent, ThreadJob, ThreadReport, Transport, Wire,
+    run_thread,
+};
+use bedplate_core::plan::{QueryProtocol, RunLength, WorkloadKind};
+use bedplate_core::record::Phase;
+use bedplate_core::script::Statement;
+use bedplate_core::seam::{Address, Endpoint};
+use bedplate_core::workload;
+use bytes::BytesMut;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A protocol of one letter: `o` open, `q` query, `r` rollback; answers `k`, `s` (serialization
+/// failure), `x` (another error).
+struct Letters;
+
+impl Wire for Letters {
+    fn open(&mut self, out: &mut BytesMut) {
+        out.extend_from_slice(b"o");
+    }
+
+    fn request(&mut self, _: &Statement, _: &[i64], out: &mut BytesMut) {
+        out.extend_from_slice(b"q");
+    }
+
+    fn rollback(&mut self, out: &mut BytesMut) {
+        out.extend_from_slice(b"r");
+    }
+
+    fn terminate(&mut self, _: &mut BytesMut) {}
+
+    fn receive(&mut self, input: &[u8], _: &mut BytesMut) -> (usize, Reply) {
+        let failure = |sqlstate: &str, retryable| {
+            Reply::Failed(Failure { sqlstate: sqlstate.into(), message: "no".into(), retryable })
+        };
+        match input.first() {
+            None => (0, Reply::Pending),
+            Some(b's') => (1, failure("40001", true)),
+            Some(b'x') => (1, failure("42P01", false)),
+            Some(_) => (1, Reply::Done),
+        }
+    }
+}
+
+/// What the server does with a query of a connection, the `count`th in all.
+type Behaviour = fn(connection: usize, count: u64) -> Answer;
+
+enum Answer {
+    After(Duration, u8),
+    Close,
+    Never,
+}
+
+struct Scripted {
+    clock: Instant,
+    behaviour: Behaviour,
+    queries: u64,
+    /// Answers to come, earliest first.
+    pending: VecDeque<(Instant, usize, Option<u8>)>,
+    received: Vec<Vec<u8>>,
+    connected: Vec<Completion>,
+}
+
+impl Scripted {
+    fn new(zero: Instant, connections: usize, behaviour: Behaviour) -> Self {
+        Self {
+            clock: zero,
+            behaviour,
+            queries: 0,
+            pending: VecDeque::new(),
+            received: vec![Vec::new(); connections],
+            connected: Vec::new(),
+        }
+    }
+
+    fn schedule(&mut self, at: Instant, connection: usize, byte: Option<u8>) {
+        let place = self.pending.partition_point(|entry| entry.0 <= at);
+        self.pending.insert(place, (at, connection, byte));
+    }
+}
+
+impl Transport for Scripted {
+    fn connect(&mut self, connection: usize) {
+        self.connected.push(Completion::Connected(connection));
+    }
+
+    fn submit(&mut self, connection: usize, bytes: &[u8]) {
+        match bytes {
+            b"q" => {
+                self.queries += 1;
+                match (self.behaviour)(connection, self.queries) {
+                    Answer::After(delay, byte) => {
+                        self.schedule(self.clock + delay, connection, Some(byte));
+                    }
+                    Answer::Close => self.schedule(self.clock + MS, connection, None),
+                    Answer::Never => {}
+                }
+            }
+            b"" => {}
+            _ => self.schedule(self.clock, connection, Some(b'k')),
+        }
+    }
+
+    fn wait(&mut self, until: Instant, completions: &mut Vec<Completion>) {
+        if !self.connected.is_empty() {
+            completions.append(&mut self.connected);
+            return;
+        }
+        let Some(&(at, connection, byte)) = self.pending.front().filter(|entry| entry.0 <= until)
+        else {
+            self.clock = self.clock.max(until);
+            return;
+        };
+        self.pending.pop_front();
+        self.clock = self.clock.max(at);
+        completions.push(match byte {
+            Some(byte) => {
+                self.received[connection].push(byte);
+                Completion::Received(connection)
+            }
+            None => Completion::Closed(connection, "gone".into()),
+        });
+    }
+
+    fn received(&self, connection: usize) -> &[u8] {
+        &self.received[connection]
+    }
+
+    fn consume(&mut self, connection: usize, count: usize) {
+        self.received[connection].drain(..count);
+    }
+
+    fn close(&mut self, connection: usize) {
+        self.pending.retain(|entry| entry.1 != connection);
+    }
+
+    fn now(&self) -> Instant {
+        self.clock
+    }
+
+    fn cpu_time(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// An interval in short: phase, start and length in ms, committed, live clients.
+type Row = (Phase, u64, u64, u64, u32);
+
+struct Outcome {
+    rows: Vec<Row>,
+    failed: Vec<(String, u64)>,
+    slowest_ms: u64,
+    report: ThreadReport,
+}
+
+fn load(
+    kind: WorkloadKind,
+    clients: u32,
+    warmup: Duration,
+    length: RunLength,
+    behaviour: Behaviour,
+) -> Outcome {
+    let zero = Instant::now();
+    let job = ThreadJob {
+        script: Arc::new(workload::script(kind).expect("compiles")),
+        given: vec![1],
+        protocol: QueryProtocol::Simple,
+        endpoint: Endpoint {
+            address: Address::Tcp(String::new(), 0),
+            user: String::new(),
+            password: String::new(),
+            database: String::new(),
+            session_settings: Vec::new(),
+        },
+        clients: 0..clients,
+        seed: 1,
+        warmup,
+        length,
+        grace: Duration::from_secs(5),
+    };
+    let mut transport = Scripted::new(zero, clients as usize, behaviour);
+    let control = Control::default();
+    control.start(zero);
+    let wires = (0..clients).map(|_| Letters).collect();
+    let mut outcome = Outcome {
+        rows: Vec::new(),
+        failed: Vec::new(),
+        slowest_ms: 0,
+        report: ThreadReport::default(),
+    };
+    run_thread(&job, wires, &mut transport, &control, &mut |event| match event {
+        ThreadEvent::Connected { refused } => assert!(refused.is_empty()),
+        ThreadEvent::Interval(closed) => {
+            let span = closed.span;
+            assert_eq!(closed.service_time_ns.len(), span.outcomes.committed);
+            outcome.rows.push((
+                span.phase,
+                span.start.as_millis() as u64,
+                span.length.as_millis() as u64,
+                span.outcomes.committed,
+                span.live_clients,
+            ));
+            outcome.failed.extend(span.outcomes.failed);
+            outcome.slowest_ms = outcome.slowest_ms.max(closed.service_time_ns.max() / 1_000_000);
+        }
+        ThreadEvent::Ended(report) => outcome.report = *report,
+    });
+    outcome
+}
+
+fn seconds(seconds: f64) -> RunLength {
+    RunLength::DurationS(seconds)
+}
+
+#[test]
+fn the_window_holds_what_ended_in_it() {
+    // 10 ms a transaction: transactions end at 10, 20, … ms, so those of the last instant of an
+    // interval (1,000 ms, 2,000 ms, …) belong to the next one.
+    let outcome =
+        load(WorkloadKind::SelectOnly, 2, Duration::from_secs(1), seconds(2.5), |_, _| {
+            Answer::After(10 * MS, b'k')
+        });
+    let rows: Vec<_> = outcome.rows.iter().map(|row| (row.0, row.1, row.2, row.4)).collect();
+    assert_eq!(
+        rows,
+        [
+            (Phase::Warmup, 0, 1000, 2),
+            (Phase::Measure, 1000, 1000, 2),
+            (Phase::Measure, 2000, 1000, 2),
+            (Phase::Measure, 3000, 500, 2),
+        ]
+    );
+    let measured: u64 = outcome.rows[1..].iter().map(|row| row.3).sum();
+    assert!((498..=502).contains(&measured), "{measured}");
+    assert_eq!(outcome.report.committed_by_client.iter().sum::<u64>(), measured);
+    assert_eq!(outcome.report.window, Duration::from_millis(2500));
+    // 3.5 s of 10 ms, the transaction that ends with the window included.
+    assert_eq!(outcome.report.committed_all, 700);
+    assert_eq!(outcome.report.unfinished, 0);
+}
+
+#[test]
+fn a_number_of_transactions_is_met_exactly() {
+    let outcome =
+        load(WorkloadKind::Tpcb, 3, Duration::ZERO, RunLength::Transactions(7), |_, _| {
+            Answer::After(MS, b'k')
+        });
+    // Seven statements of 1 ms a transaction, seven transactions a client.
+    assert_eq!(outcome.report.committed_by_client, [7, 7, 7]);
+    assert_eq!(outcome.report.window, 49 * MS);
+    assert_eq!(outcome.rows, [(Phase::Measure, 0, 49, 21, 3)]);
+}
+
+#[test]
+fn a_serialization_failure_is_rolled_back_and_counted() {
+    // The third query fails: the second statement's answer of the first transaction.
+    let outcome =
+        load(WorkloadKind::SimpleUpdate, 1, Duration::ZERO, RunLength::Transactions(5), |_, n| {
+            Answer::After(MS, if n == 3 { b's' } else { b'k' })
+        });
+    assert_eq!(outcome.failed, [("40001".to_owned(), 1)]);
+    // The failed one is one of the five attempts; it is not tried again with other values.
+    assert_eq!(outcome.report.committed_all, 4);
+    assert!(outcome.report.lost.is_empty());
+}
+
+#[test]
+fn another_error_ends_the_client_and_no_other() {
+    let outcome = load(WorkloadKind::SelectOnly, 2, Duration::ZERO, seconds(2.0), |client, n| {
+        let answer = if client == 1 && n > 100 { b'x' } else { b'k' };
+        Answer::After(10 * MS, answer)
+    });
+    assert_eq!(outcome.report.lost, ["42P01: no"]);
+    assert_eq!(outcome.failed, [("42P01".to_owned(), 1)]);
+    assert_eq!(outcome.rows.iter().map(|row| row.4).collect::<Vec<_>>(), [1, 1]);
+}
+
+#[test]
+fn a_closed_connection_is_a_lost_client() {
+    let outcome = load(WorkloadKind::SelectOnly, 2, Duration::ZERO, seconds(1.0), |client, n| {
+        if client == 0 && n > 10 { Answer::Close } else { Answer::After(10 * MS, b'k') }
+    });
+    assert_eq!(outcome.report.lost, ["gone"]);
+    assert_eq!(outcome.rows.last().map(|row| row.4), Some(1));
+}
+
+#[test]
+fn when_all_clients_are_lost_the_load_ends_early() {
+    let outcome = load(WorkloadKind::SelectOnly, 2, Duration::ZERO, seconds(60.0), |_, n| {
+        if n > 10 { Answer::Close } else { Answer::After(10 * MS, b'k') }
+    });
+    assert_eq!(outcome.report.lost.len(), 2);
+    assert!(outcome.report.window < Duration::from_secs(1));
+}
+
+#[test]
+fn a_stall_leaves_empty_intervals_and_one_long_service_time() {
+    let outcome = load(WorkloadKind::SelectOnly, 1, Duration::ZERO, seconds(8.0), |_, n| {
+        Answer::After(if n == 50 { Duration::from_secs(5) } else { 10 * MS }, b'k')
+    });
+    let committed: Vec<u64> = outcome.rows.iter().map(|row| row.3).collect();
+    assert_eq!(outcome.rows.len(), 8);
+    assert_eq!(committed[1..5], [0, 0, 0, 0]);
+    assert_eq!(committed.iter().sum::<u64>(), outcome.report.committed_by_client[0]);
+    assert!((5000..5006).contains(&outcome.slowest_ms), "{}", outcome.slowest_ms);
+}
+
+#[test]
+fn a_transaction_without_an_end_is_given_up() {
+    let outcome = load(WorkloadKind::SelectOnly, 2, Duration::ZERO, seconds(1.0), |client, n| {
+        if client == 1 && n > 20 { Answer::Never } else { Answer::After(10 * MS, b'k') }
+    });
+    assert_eq!(outcome.report.unfinished, 1);
+    assert!(outcome.report.lost.is_empty());
+}

@@ -1,0 +1,98 @@
+#!/bin/bash
+# setup.sh build|demo|test
+#
+# Brings what this machine lacks on Debian 12: packages (as root, or with a sudo that asks nothing), a
+# running Docker daemon where there may be one, and the virtual environment .venv. What is there
+# already is left alone, so a second call takes a moment.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+level=${1:?usage: setup.sh build|demo|test}
+
+say() { echo "setup: $*" >&2; }
+
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+  if sudo -n true 2>/dev/null; then as_root=(sudo -n); else as_root=(false); fi
+fi
+can_be_root() { [ "${as_root[0]:-}" != false ]; }
+
+# need COMMAND PACKAGE: remembers the package when the command is not there.
+missing=()
+need() { PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null 2>&1 || missing+=("$2"); }
+
+need cc build-essential
+need make make
+python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+if [ "$level" != build ]; then
+  need dockerd docker.io
+  need docker docker.io
+  need mmdebstrap mmdebstrap
+  need losetup util-linux
+  need mkfs.ext4 e2fsprogs
+  need mkfs.xfs xfsprogs
+fi
+if [ "$level" = test ]; then
+  # pgbench, psql and pg_dump are the peers that tests compare with; the server is what the process
+  # engine starts.
+  need pgbench postgresql-client-15
+  [ -x /usr/lib/postgresql/15/bin/initdb ] || missing+=(postgresql-15)
+  # setpriv and su run a part of the tests as an ordinary user.
+  need su util-linux
+fi
+if [ ${#missing[@]} -gt 0 ]; then
+  mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+  if can_be_root && command -v apt-get >/dev/null; then
+    say "installing ${missing[*]}"
+    if [ "$level" = test ] && [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+      # No cluster of Debian's own is wanted: the tests make theirs.
+      "${as_root[@]}" install -d /etc/postgresql-common
+      echo 'create_main_cluster = false' |
+        "${as_root[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
+    fi
+    "${as_root[@]}" apt-get -qq update || say "some package lists could not be refreshed"
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+      apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+  else
+    say "not installed, and this user may not install them: ${missing[*]}"
+  fi
+fi
+
+if [ "$level" != build ] && command -v dockerd >/dev/null && ! docker version >/dev/null 2>&1; then
+  if can_be_root; then
+    say "starting the Docker daemon"
+    "${as_root[@]}" service docker start >/dev/null 2>&1 || true
+    if ! timeout 20 bash -c 'until docker version >/dev/null 2>&1; do sleep 0.5; done'; then
+      # No service manager that could do it: start it ourselves, detached from this shell.
+      "${as_root[@]}" setsid --fork dockerd </dev/null >/tmp/bedplate-dockerd.log 2>&1 || true
+      timeout 60 bash -c 'until docker version >/dev/null 2>&1; do sleep 0.5; done' ||
+        say "the Docker daemon does not start; see /tmp/bedplate-dockerd.log"
+    fi
+  fi
+fi
+
+if [ ! -x .venv/bin/python ]; then
+  say "making .venv"
+  python3 -m venv .venv
+fi
+stamp=.venv/.bedplate-$level
+if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
+  say "installing Python packages into .venv"
+  packages=(maturin polars)
+  if [ "$level" = test ]; then
+    mapfile -t packages < <(.venv/bin/python scripts/requirements.py)
+  fi
+  .venv/bin/pip install --quiet --disable-pip-version-check "${packages[@]}"
+  touch "$stamp"
+fi
+
+if [ "$level" = test ]; then
+  tools=$PWD/.venv/bin
+  command -v cargo-nextest >/dev/null || [ -x "$tools/cargo-nextest" ] || {
+    say "building cargo-nextest (once)"
+    cargo install --quiet --locked --root .venv cargo-nextest
+  }
+  command -v cargo-deny >/dev/null || [ -x "$tools/cargo-deny" ] || {
+    say "building cargo-deny (once)"
+    cargo install --quiet --locked --debug --root .venv cargo-deny
+  }
+fi
