@@ -1,0 +1,201 @@
+//! What this machine offers, gathered for the plan.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bedplate_core::capabilities::{Availability, Capabilities, PostgresBinaries};
+
+use crate::engines::process;
+use crate::environment::{cpus, free_bytes, memory_bytes};
+use crate::{command, docker, images};
+
+/// File systems that are looked for among the kernel's modules.
+const FILESYSTEMS: [&str; 8] = ["btrfs", "ext2", "ext3", "ext4", "f2fs", "nilfs2", "xfs", "zfs"];
+
+/// How long the Docker daemon may take to answer.
+const DOCKER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Gathers what this machine offers; volumes are made under `work_dir`, or else under `state_dir`.
+pub async fn capabilities(state_dir: &Path, work_dir: Option<&Path>) -> Capabilities {
+    Capabilities {
+        root: is_root(),
+        cpus: cpus(),
+        memory_bytes: memory_bytes().unwrap_or(0),
+        docker: docker().await,
+        loop_devices: loop_devices(),
+        mkfs_ext4: tool("mkfs.ext4", "e2fsprogs"),
+        mkfs_xfs: tool("mkfs.xfs", "xfsprogs"),
+        filesystems: filesystems(),
+        postgres: postgres().await,
+        state_dir: state_dir.to_owned(),
+        free_bytes: free_bytes(work_dir.unwrap_or(state_dir)).unwrap_or(0),
+        pinned_images: images::pins(),
+    }
+}
+
+/// Where short-lived files and the ledger are kept when nobody says otherwise: `BEDPLATE_STATE_DIR`,
+/// else `/var/lib/bedplate` for root, else `~/.local/state/bedplate` (or as `XDG_STATE_HOME` says).
+pub fn default_state_dir() -> PathBuf {
+    let variable =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    if let Some(path) = variable("BEDPLATE_STATE_DIR") {
+        return path;
+    }
+    if is_root() {
+        return PathBuf::from("/var/lib/bedplate");
+    }
+    variable("XDG_STATE_HOME")
+        .or_else(|| variable("HOME").map(|home| home.join(".local/state")))
+        .map_or_else(|| std::env::temp_dir().join("bedplate-state"), |dir| dir.join("bedplate"))
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn missing(reason: impl Into<String>, remedy: impl Into<String>) -> Availability {
+    Availability::Missing { reason: reason.into(), remedy: remedy.into() }
+}
+
+fn tool(name: &str, package: &str) -> Availability {
+    match command::find_tool(name) {
+        Some(_) => Availability::Available,
+        None => missing(format!("`{name}` is not installed"), format!("apt-get install {package}")),
+    }
+}
+
+/// Whether a Docker daemon answers.
+async fn docker() -> Availability {
+    let ask = async { docker::client()?.info().await };
+    let cause = match tokio::time::timeout(DOCKER_TIMEOUT, ask).await {
+        Ok(Ok(_)) => return Availability::Available,
+        Ok(Err(error)) => error.message,
+        Err(_) => format!("it did not answer within {} s", DOCKER_TIMEOUT.as_secs()),
+    };
+    if std::env::var_os("DOCKER_HOST").is_some() {
+        return missing(
+            format!("the Docker daemon of DOCKER_HOST does not answer: {cause}"),
+            "unset DOCKER_HOST, or make it name a daemon that answers",
+        );
+    }
+    match std::os::unix::net::UnixStream::connect("/var/run/docker.sock") {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => missing(
+            "the Docker daemon is not open to this user",
+            "sudo usermod --append --groups docker $USER, and log in again",
+        ),
+        _ if command::find_tool("dockerd").is_none() => {
+            missing("Docker is not installed", "apt-get install docker.io")
+        }
+        _ => missing("the Docker daemon does not run", "systemctl start docker"),
+    }
+}
+
+/// Whether this process can attach loop devices.
+fn loop_devices() -> Availability {
+    if !is_root() {
+        return missing("loop devices need root", "run as root, or use `site = \"docker\"`");
+    }
+    match fs::OpenOptions::new().read(true).write(true).open("/dev/loop-control") {
+        Ok(_) => tool("losetup", "mount"),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            missing("the kernel has no loop devices", "modprobe loop")
+        }
+        Err(error) => missing(
+            format!("/dev/loop-control cannot be opened: {error}"),
+            "run outside of a container, or in one that may use loop devices",
+        ),
+    }
+}
+
+/// File systems that the kernel can mount now, and those of [`FILESYSTEMS`] that it can load.
+fn filesystems() -> Vec<String> {
+    let mut found: BTreeSet<String> = fs::read_to_string("/proc/filesystems")
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| line.split_whitespace().last().map(str::to_owned))
+        .collect();
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    for list in ["modules.builtin", "modules.dep"] {
+        let text = fs::read_to_string(format!("/lib/modules/{release}/{list}")).unwrap_or_default();
+        found.extend(modules(&text));
+    }
+    found.into_iter().collect()
+}
+
+/// Those of [`FILESYSTEMS`] that a list of module files names.
+fn modules(list: &str) -> Vec<String> {
+    list.lines()
+        .filter_map(|line| line.split(':').next()?.rsplit('/').next()?.split(".ko").next())
+        .filter(|name| FILESYSTEMS.contains(name))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// PostgreSQL's binaries: those on `PATH`, then Debian's, newest first.
+async fn postgres() -> Vec<PostgresBinaries> {
+    let mut found: Vec<PostgresBinaries> = Vec::new();
+    for bin_dir in postgres_dirs() {
+        let Ok(bin_dir) = fs::canonicalize(bin_dir) else { continue };
+        let complete = ["initdb", "postgres"].iter().all(|name| bin_dir.join(name).is_file());
+        if !complete || found.iter().any(|known| known.bin_dir == bin_dir) {
+            continue;
+        }
+        if let Ok(version) = process::version_of(&bin_dir).await {
+            found.push(PostgresBinaries { version: version.number, bin_dir });
+        }
+    }
+    found
+}
+
+fn postgres_dirs() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    // A link to a program stands for the directory that the program is in.
+    let linked: Vec<PathBuf> = dirs
+        .iter()
+        .filter_map(|dir| fs::canonicalize(dir.join("postgres")).ok()?.parent().map(Path::to_owned))
+        .collect();
+    dirs.extend(linked);
+    let mut majors: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let major = entry.file_name().to_str()?.parse().ok()?;
+            Some((major, entry.path().join("bin")))
+        })
+        .collect();
+    majors.sort_by(|a, b| b.cmp(a));
+    dirs.extend(majors.into_iter().map(|(_, dir)| dir));
+    dirs.push("/usr/local/pgsql/bin".into());
+    dirs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_named_by_their_files() {
+        let list = "kernel/fs/xfs/xfs.ko.xz: kernel/lib/libcrc32c.ko.xz\n\
+                    kernel/fs/btrfs/btrfs.ko: kernel/lib/raid6.ko\n\
+                    kernel/fs/ext4/ext4.ko\nkernel/net/ipv6.ko:\n";
+        assert_eq!(modules(list), ["xfs", "btrfs", "ext4"]);
+    }
+
+    #[tokio::test]
+    async fn this_machine_offers_something() {
+        let offered = capabilities(Path::new("/tmp/bedplate-state"), None).await;
+        assert!(offered.cpus >= 1);
+        assert!(offered.memory_bytes > 0);
+        assert!(offered.free_bytes > 0);
+        assert!(offered.filesystems.iter().any(|name| name == "tmpfs"));
+        assert!(offered.pinned_images.contains_key("13"));
+        for binaries in offered.postgres {
+            assert!(binaries.version.starts_with(|c: char| c.is_ascii_digit()), "{binaries:?}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What is available here, and for each "no" the command that mends it.
+
+use std::path::Path;
+
+use bedplate_core::capabilities::{Availability, Capabilities};
+use serde::Serialize;
+
+use crate::capabilities::capabilities;
+use crate::environment::{clocksource, cpu_governor};
+use crate::images::{self, Image};
+
+/// One line of `bedplate doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: String,
+    /// Whether it is as it should be.
+    pub ok: bool,
+    /// What was seen, in a few words.
+    pub detail: String,
+    /// The command or step that mends it; absent when nothing is to be mended.
+    pub remedy: Option<String>,
+}
+
+impl Check {
+    fn good(name: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { name: name.into(), ok: true, detail: detail.into(), remedy: None }
+    }
+
+    fn bad(name: impl Into<String>, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name: name.into(), ok: false, detail: detail.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn of(name: &str, availability: &Availability, detail: &str) -> Self {
+        match availability {
+            Availability::Available => Self::good(name, detail),
+            Availability::Missing { reason, remedy } => Self::bad(name, reason, remedy),
+        }
+    }
+}
+
+/// Looks at everything.
+pub async fn doctor(state_dir: &Path) -> Vec<Check> {
+    let offered = capabilities(state_dir, None).await;
+    let mut checks = vec![
+        Check::of("docker", &offered.docker, "the daemon answers"),
+        root(&offered),
+        Check::of("loop devices", &offered.loop_devices, "can be attached"),
+        Check::of("mkfs.ext4", &offered.mkfs_ext4, "installed"),
+        Check::of("mkfs.xfs", &offered.mkfs_xfs, "installed"),
+        file_system(&offered, "ext4"),
+        file_system(&offered, "xfs"),
+    ];
+    for image in Image::ALL {
+        checks.push(image_check(&offered, image).await);
+    }
+    checks.push(binaries(&offered));
+    checks.push(clock());
+    checks.push(governor());
+    checks.push(space(&offered));
+    checks
+}
+
+fn root(offered: &Capabilities) -> Check {
+    if offered.root {
+        return Check::good("root", "yes: site `local` can make file systems");
+    }
+    Check::bad("root", "no: site `local` cannot make file systems", "sudo, or use site `docker`")
+}
+
+fn file_system(offered: &Capabilities, name: &str) -> Check {
+    let title = format!("kernel: {name}");
+    if offered.filesystems.iter().any(|known| known == name) {
+        return Check::good(title, "can be mounted");
+    }
+    Check::bad(title, "the kernel does not have it", format!("modprobe {name}"))
+}
+
+async fn image_check(offered: &Capabilities, image: Image) -> Check {
+    let title = match image {
+        Image::Postgres13 => "image postgres-13",
+        Image::StorageHelper => "image storage-helper",
+    };
+    let remedy = format!("bedplate images build {}", image.name());
+    if !offered.docker.is_available() {
+        return Check::bad(title, "cannot be looked for without Docker", remedy);
+    }
+    if image == Image::Postgres13 {
+        let pinned = offered.pinned_images.get("13").map_or(&[] as &[_], Vec::as_slice);
+        for reference in pinned.iter().filter(|reference| reference.as_str() != image.tag()) {
+            let present = async { crate::docker::client()?.has_image(reference).await };
+            if matches!(present.await, Ok(true)) {
+                return Check::good(title, reference);
+            }
+        }
+    }
+    match images::is_current(image).await {
+        Ok(true) => Check::good(title, image.tag()),
+        Ok(false) => Check::bad(title, "is not here, or is of another recipe", remedy),
+        Err(error) => Check::bad(title, error.message, remedy),
+    }
+}
+
+fn binaries(offered: &Capabilities) -> Check {
+    let title = "PostgreSQL binaries";
+    if offered.postgres.is_empty() {
+        return Check::bad(title, "none found", "apt-get install postgresql");
+    }
+    let list: Vec<String> = offered
+        .postgres
+        .iter()
+        .map(|found| format!("{} in {}", found.version, found.bin_dir.display()))
+        .collect();
+    Check::good(title, list.join(", "))
+}
+
+/// Sources that are read without entering the kernel.
+const FAST_CLOCKS: [&str; 4] =
+    ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"];
+
+fn clock() -> Check {
+    let title = "clocksource";
+    match clocksource() {
+        Some(source) if FAST_CLOCKS.contains(&source.as_str()) => Check::good(title, source),
+        Some(source) => Check::bad(
+            title,
+            format!("{source} is slow to read"),
+            "see /sys/devices/system/clocksource/clocksource0/available_clocksource",
+        ),
+        None => Check::good(title, "unknown"),
+    }
+}
+
+fn governor() -> Check {
+    let title = "CPU governor";
+    match cpu_governor() {
+        Some(governor) if governor == "performance" => Check::good(title, governor),
+        Some(governor) => Check::bad(
+            title,
+            format!("{governor} changes the CPU's speed with its load"),
+            "cpupower frequency-set --governor performance",
+        ),
+        None => Check::good(title, "unknown"),
+    }
+}
+
+fn space(offered: &Capabilities) -> Check {
+    const GIB: u64 = 1 << 30;
+    let title = "free space";
+    let detail = format!(
+        "{:.1} GiB in {}",
+        offered.free_bytes as f64 / GIB as f64,
+        offered.state_dir.display()
+    );
+    if offered.free_bytes >= 4 * GIB {
+        return Check::good(title, detail);
+    }
+    Check::bad(title, detail, "set `work_dir` of the spec to a place with more space")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_no_has_a_remedy() {
+        let checks = doctor(Path::new("/tmp/bedplate-state")).await;
+        assert!(checks.len() >= 12);
+        for check in checks {
+            assert_eq!(check.ok, check.remedy.is_none(), "{check:?}");
+            assert!(!check.detail.is_empty());
+        }
+    }
+}

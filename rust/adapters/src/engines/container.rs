@@ -1,0 +1,544 @@
+//! A server in a container, started with testcontainers.
+//!
+//! testcontainers creates and starts; waiting, reading and stopping go through the Docker daemon's
+//! interface directly, so that the evidence of a failed start is at hand and so that nothing hangs on
+//! a destructor. The container is removed by name, when its ledger entry is undone.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bedplate_core::error::{Error, Result};
+use bedplate_core::plan::{Provision, TransportKind};
+use bedplate_core::record::ServerFacts;
+use bedplate_core::seam::{Address, Endpoint, Server, Session, VolumeLocation};
+use bollard::Docker;
+use bollard::container::LogOutput;
+use bollard::exec::{CreateExecOptions, StartExecResults};
+use bollard::models::{ContainerState, PortBinding};
+use bollard::query_parameters::{
+    CreateImageOptions, InspectContainerOptions, LogsOptions, StopContainerOptions,
+};
+use futures_util::StreamExt;
+use testcontainers::core::{ContainerPort, Mount};
+use testcontainers::runners::AsyncRunner;
+use testcontainers::{GenericImage, ImageExt};
+
+use super::{
+    EngineContext, initdb_arguments, make_socket_directory, not_ready, port, random_password,
+    read_facts, server_arguments, setting, socket_path,
+};
+use crate::drivers::session;
+use crate::ledger::Resource;
+use crate::mountinfo;
+
+/// Where the volume is mounted, as in the official image.
+const MOUNT_POINT: &str = "/var/lib/postgresql/data";
+/// The data directory: below the mount, whose root may hold a `lost+found`.
+const DATA_DIRECTORY: &str = "/var/lib/postgresql/data/pgdata";
+/// Where the host's directory for the Unix socket is mounted.
+const SOCKET_DIRECTORY: &str = "/bedplate-socket";
+/// What the server says, on standard error, when it accepts connections. The temporary server of the
+/// first start says so too, but on standard output.
+const READY: &str = "database system is ready to accept connections";
+
+/// How long a server may take to get ready.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long a server may take to shut down.
+const STOP_TIMEOUT_S: i32 = 60;
+/// How long a registry may take to give its first answer.
+const REGISTRY_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a pull may stand still.
+const PULL_TIMEOUT: Duration = Duration::from_secs(120);
+/// Open files that a server may have, where the machine allows so many.
+const OPEN_FILES: u64 = 65_536;
+
+/// An image that is present here.
+struct ChosenImage {
+    reference: String,
+    id: String,
+    repo_digests: Vec<String>,
+}
+
+/// Whether a missing image may be pulled.
+#[derive(Clone, Copy, PartialEq)]
+enum Pull {
+    Allowed,
+    Forbidden,
+}
+
+/// Checks that the Docker daemon answers and that an image is present, pulling it where need be.
+pub(super) async fn preflight(images: &[String]) -> Result<()> {
+    let docker = docker().await?;
+    choose_image(&docker, images, Pull::Allowed).await.map(|_| ())
+}
+
+/// A client of the Docker daemon that answers.
+async fn docker() -> Result<Docker> {
+    let unreachable = |cause: String| {
+        Error::provision(format!("the Docker daemon does not answer: {cause}"))
+            .hint("start it (`systemctl start docker`) and see `bedplate doctor`, or use `provision = \"process\"`")
+    };
+    let docker = crate::docker::client()?.docker().clone();
+    docker.ping().await.map_err(|error| unreachable(error.to_string()))?;
+    Ok(docker)
+}
+
+/// The first image, in the order of the plan, that is present or can be pulled.
+async fn choose_image(docker: &Docker, images: &[String], pull: Pull) -> Result<ChosenImage> {
+    let mut reasons = Vec::new();
+    for reference in images {
+        match inspect_image(docker, reference).await {
+            Ok(image) => return Ok(image),
+            Err(reason) if pull == Pull::Forbidden => {
+                reasons.push(format!("{reference}: {reason}"));
+                continue;
+            }
+            Err(_) => {}
+        }
+        match pull_image(docker, reference).await {
+            Ok(()) => match inspect_image(docker, reference).await {
+                Ok(image) => return Ok(image),
+                Err(reason) => reasons.push(format!("{reference}: {reason}")),
+            },
+            Err(reason) => reasons.push(format!("{reference}: {reason}")),
+        }
+    }
+    let names: Vec<String> = images.iter().map(|image| format!("`{image}`")).collect();
+    Err(Error::provision(format!(
+        "image {} cannot be had: {}",
+        names.join(" or "),
+        reasons.last().map_or("none is named", |reason| {
+            reason.split_once(": ").map_or(reason.as_str(), |(_, reason)| reason)
+        })
+    ))
+    .hint("bedplate images build postgres")
+    .evidence(reasons.join("\n")))
+}
+
+async fn inspect_image(
+    docker: &Docker,
+    reference: &str,
+) -> std::result::Result<ChosenImage, String> {
+    match docker.inspect_image(reference).await {
+        Ok(image) => Ok(ChosenImage {
+            reference: reference.to_owned(),
+            id: image.id.unwrap_or_default(),
+            repo_digests: image.repo_digests.unwrap_or_default(),
+        }),
+        Err(bollard::errors::Error::DockerResponseServerError { status_code: 404, .. }) => {
+            Err("it is not present here".into())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+async fn pull_image(docker: &Docker, reference: &str) -> std::result::Result<(), String> {
+    let (name, tag) = split_reference(reference);
+    let options =
+        CreateImageOptions { from_image: Some(name), tag: Some(tag), ..Default::default() };
+    let answers = docker.create_image(Some(options), None, None);
+    futures_util::pin_mut!(answers);
+    let mut patience = REGISTRY_TIMEOUT;
+    loop {
+        match tokio::time::timeout(patience, answers.next()).await {
+            Err(_) => {
+                return Err(format!("no answer from its registry for {} s", patience.as_secs()));
+            }
+            Ok(None) => return Ok(()),
+            Ok(Some(Err(error))) => return Err(error.to_string()),
+            Ok(Some(Ok(_))) => patience = PULL_TIMEOUT,
+        }
+    }
+}
+
+/// Name and tag (or digest) as the daemon's interface wants them: a digest makes the tag void.
+fn split_reference(reference: &str) -> (String, String) {
+    if let Some((name, digest)) = reference.split_once('@') {
+        return (split_tag(name).0.to_owned(), digest.to_owned());
+    }
+    let (name, tag) = split_tag(reference);
+    (name.to_owned(), tag.unwrap_or("latest").to_owned())
+}
+
+fn split_tag(name: &str) -> (&str, Option<&str>) {
+    match name.rsplit_once(':') {
+        // A colon before a slash belongs to the registry's port.
+        Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
+        _ => (name, None),
+    }
+}
+
+/// Starts a container with a fresh server and waits until it accepts connections.
+///
+/// # Errors
+/// When the image cannot be had, the daemon refuses, or the server does not get ready; the last lines
+/// of its log are the evidence.
+pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
+    let Provision::Container { images, shm_size_bytes, memory_bytes, cpus } = &ctx.engine.provision
+    else {
+        return Err(Error::spec("`engine.provision` is not `container`"));
+    };
+    let docker = docker().await?;
+    // The check before the run has pulled what could be pulled.
+    let image = match choose_image(&docker, images, Pull::Forbidden).await {
+        Ok(image) => image,
+        Err(_) => choose_image(&docker, images, Pull::Allowed).await?,
+    };
+
+    let name = ctx.id.resource_name();
+    let port = port(ctx.engine)?;
+    let password = random_password()?;
+    let mut command: Vec<String> = vec!["postgres".into()];
+    command.extend(server_arguments(ctx.engine));
+    let mut mounts = vec![match ctx.volume.location() {
+        VolumeLocation::Path(path) => Mount::bind_mount(path.display().to_string(), MOUNT_POINT),
+        VolumeLocation::DockerVolume(volume) => Mount::volume_mount(volume, MOUNT_POINT),
+        VolumeLocation::Existing => {
+            return Err(Error::spec("a container needs a storage of its own, not `existing`"));
+        }
+    }];
+    let mut socket = None;
+    if ctx.engine.transport == TransportKind::Unix {
+        let directory = make_socket_directory(ctx)?;
+        socket = Some(socket_path(&directory, port)?);
+        mounts.push(Mount::bind_mount(directory.display().to_string(), SOCKET_DIRECTORY));
+        command.push("-c".into());
+        command.push(format!("unix_socket_directories=/var/run/postgresql,{SOCKET_DIRECTORY}"));
+    }
+
+    // Published ports are bound to the loopback interface only; a Unix socket publishes none.
+    let bindings: HashMap<String, Option<Vec<PortBinding>>> = match ctx.engine.transport {
+        TransportKind::Unix => HashMap::new(),
+        TransportKind::Tcp => HashMap::from([(
+            format!("{port}/tcp"),
+            Some(vec![PortBinding {
+                host_ip: Some("127.0.0.1".into()),
+                // Empty means: a free one.
+                host_port: Some(match setting(ctx.engine, "port") {
+                    Some(_) => port.to_string(),
+                    None => String::new(),
+                }),
+            }]),
+        )]),
+    };
+    let memory = memory_bytes.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+    let nano_cpus = cpus.map(|cpus| (cpus * 1e9) as i64);
+    let open_files = open_files();
+
+    // By id, so that what was looked at is what runs and nothing is fetched behind our back.
+    let (repository, tag) = match image.id.split_once(':') {
+        Some((algorithm, digest)) => (algorithm.to_owned(), digest.to_owned()),
+        None => (image.id.clone(), "latest".to_owned()),
+    };
+    let mut request = GenericImage::new(repository, tag)
+        .with_exposed_port(ContainerPort::Tcp(port))
+        .with_cmd(command)
+        .with_env_var("PGDATA", DATA_DIRECTORY)
+        .with_env_var("POSTGRES_PASSWORD", &password)
+        .with_env_var("POSTGRES_INITDB_ARGS", shell_words(&initdb_arguments(&ctx.engine.initdb)))
+        .with_container_name(&name)
+        .with_label(crate::docker::OWNER_LABEL, ctx.ledger.name())
+        .with_label(crate::docker::TRIAL_LABEL, &name)
+        .with_shm_size(*shm_size_bytes)
+        .with_ulimit("nofile", open_files, Some(open_files))
+        .with_startup_timeout(STARTUP_TIMEOUT)
+        .with_host_config_modifier(move |host| {
+            host.publish_all_ports = Some(false);
+            host.port_bindings = Some(bindings.clone());
+            host.memory = memory;
+            host.memory_swap = memory;
+            host.nano_cpus = nano_cpus;
+        });
+    for mount in mounts {
+        request = request.with_mount(mount);
+    }
+
+    ctx.ledger.add(&name, Resource::Container { name: name.clone() })?;
+    let container = request.start().await.map_err(|error| {
+        Error::provision(format!(
+            "the container of image `{}` does not start: {error}",
+            image.reference
+        ))
+    })?;
+    let id = container.id().to_owned();
+    // Its destructor would remove the container behind the ledger's back; what is forgotten here is
+    // a client and a few strings.
+    std::mem::forget(container);
+
+    let mut server = ContainerServer {
+        docker,
+        endpoint: Endpoint {
+            address: Address::Unix(socket.clone().unwrap_or_default()),
+            user: "postgres".into(),
+            password,
+            database: "postgres".into(),
+            session_settings: Vec::new(),
+        },
+        provenance: BTreeMap::from([
+            ("provision".into(), "container".into()),
+            ("image".into(), image.reference),
+            ("image_id".into(), image.id),
+            ("image_repo_digests".into(), image.repo_digests.join(" ")),
+            ("container_id".into(), id.clone()),
+            ("data_directory".into(), DATA_DIRECTORY.into()),
+        ]),
+        id,
+    };
+    server.wait_until_ready().await?;
+    if socket.is_none() {
+        server.endpoint.address = Address::Tcp("127.0.0.1".into(), server.published(port).await?);
+    }
+    // The log line is the server's word; this is the proof, through the socket or port that clients use.
+    server.connect_patiently().await?;
+    Ok(Box::new(server))
+}
+
+/// The open files to ask for: the daemon refuses more than the machine's hard limit.
+fn open_files() -> i64 {
+    let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    hard.map_or(OPEN_FILES, |hard| hard.min(OPEN_FILES)) as i64
+}
+
+/// Words of a shell command; `POSTGRES_INITDB_ARGS` is a piece of shell.
+fn shell_words(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.@,/".contains(c);
+    let quoted: Vec<String> = words
+        .iter()
+        .map(|word| {
+            if word.chars().all(plain) {
+                word.clone()
+            } else {
+                format!("'{}'", word.replace('\'', r"'\''"))
+            }
+        })
+        .collect();
+    quoted.join(" ")
+}
+
+struct ContainerServer {
+    docker: Docker,
+    id: String,
+    endpoint: Endpoint,
+    provenance: BTreeMap<String, String>,
+}
+
+impl ContainerServer {
+    async fn wait_until_ready(&self) -> Result<()> {
+        let watching = async {
+            let lines = self.docker.logs(
+                &self.id,
+                Some(LogsOptions { follow: true, stderr: true, ..Default::default() }),
+            );
+            futures_util::pin_mut!(lines);
+            let mut seen = String::new();
+            while let Some(Ok(line)) = lines.next().await {
+                if let LogOutput::StdErr { message } = line {
+                    seen.push_str(&String::from_utf8_lossy(&message));
+                    if seen.contains(READY) {
+                        return true;
+                    }
+                }
+            }
+            false
+        };
+        match tokio::time::timeout(STARTUP_TIMEOUT, watching).await {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let how = self.ended().await.unwrap_or_else(|| "stopped logging".into());
+                let log = self.log().await.unwrap_or_default();
+                Err(not_ready(format!("the server {how} before it was ready"), &log))
+            }
+            Err(_) => {
+                let log = self.log().await.unwrap_or_default();
+                let seconds = STARTUP_TIMEOUT.as_secs();
+                Err(not_ready(format!("the server was not ready within {seconds} s"), &log))
+            }
+        }
+    }
+
+    async fn connect_patiently(&self) -> Result<()> {
+        const ATTEMPTS: u32 = 50;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            match session::connect(&self.endpoint).await {
+                Ok(_) => return Ok(()),
+                Err(error) if attempt == ATTEMPTS => {
+                    let log = self.log().await.unwrap_or_default();
+                    return Err(not_ready(error.message, &log));
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    /// The host's port that is bound to the server's.
+    async fn published(&self, port: u16) -> Result<u16> {
+        let container = self
+            .docker
+            .inspect_container(&self.id, None::<InspectContainerOptions>)
+            .await
+            .map_err(|error| docker_failed("inspect the container", &error))?;
+        container
+            .network_settings
+            .and_then(|network| network.ports)
+            .and_then(|mut ports| ports.remove(&format!("{port}/tcp")).flatten())
+            .and_then(|bindings| bindings.into_iter().find_map(|binding| binding.host_port))
+            .and_then(|port| port.parse().ok())
+            .ok_or_else(|| Error::provision(format!("the container publishes no port for {port}")))
+    }
+
+    async fn state(&self) -> std::result::Result<ContainerState, bollard::errors::Error> {
+        let container =
+            self.docker.inspect_container(&self.id, None::<InspectContainerOptions>).await?;
+        Ok(container.state.unwrap_or_default())
+    }
+
+    /// Output of a command run inside the container.
+    async fn output_of(&self, command: &[&str]) -> Result<String> {
+        let failed =
+            |error: bollard::errors::Error| docker_failed("run a command in the container", &error);
+        let exec = self
+            .docker
+            .create_exec(
+                &self.id,
+                CreateExecOptions {
+                    attach_stdout: Some(true),
+                    cmd: Some(command.to_vec()),
+                    ..Default::default()
+                },
+            )
+            .await
+            .map_err(failed)?;
+        let mut text = String::new();
+        if let StartExecResults::Attached { mut output, .. } =
+            self.docker.start_exec(&exec.id, None).await.map_err(failed)?
+        {
+            while let Some(chunk) = output.next().await {
+                text.push_str(&String::from_utf8_lossy(&chunk.map_err(failed)?.into_bytes()));
+            }
+        }
+        Ok(text)
+    }
+}
+
+fn docker_failed(what: &str, error: &bollard::errors::Error) -> Error {
+    Error::provision(format!("the Docker daemon could not {what}: {error}"))
+}
+
+/// How a container that does not run ended.
+fn ending(state: &ContainerState) -> Option<String> {
+    if state.running == Some(true) {
+        return None;
+    }
+    let mut how = format!("exited with status {}", state.exit_code.unwrap_or(-1));
+    if state.oom_killed == Some(true) {
+        how.push_str(", out of memory");
+    }
+    Some(how)
+}
+
+#[async_trait]
+impl Server for ContainerServer {
+    fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    async fn facts(&self) -> Result<ServerFacts> {
+        let mut facts = read_facts(&mut *self.session().await?).await?;
+        facts.provenance.clone_from(&self.provenance);
+        let mounts = self.output_of(&["cat", "/proc/self/mountinfo"]).await?;
+        let mounts = mountinfo::parse(&mounts);
+        facts.data_mount =
+            mountinfo::holding(&mounts, Path::new(DATA_DIRECTORY)).map(mountinfo::Mount::facts);
+        Ok(facts)
+    }
+
+    async fn session(&self) -> Result<Box<dyn Session>> {
+        Ok(Box::new(session::connect(&self.endpoint).await?))
+    }
+
+    async fn ended(&self) -> Option<String> {
+        match self.state().await {
+            Ok(state) => ending(&state),
+            Err(bollard::errors::Error::DockerResponseServerError { status_code: 404, .. }) => {
+                Some("is gone: its container was removed".into())
+            }
+            Err(error) => Some(format!("cannot be asked for: {error}")),
+        }
+    }
+
+    async fn log(&self) -> Result<String> {
+        let options = LogsOptions { stdout: true, stderr: true, ..Default::default() };
+        let lines = self.docker.logs(&self.id, Some(options));
+        futures_util::pin_mut!(lines);
+        let mut log = String::new();
+        while let Some(line) = lines.next().await {
+            let line = line.map_err(|error| docker_failed("read the server's log", &error))?;
+            log.push_str(&String::from_utf8_lossy(&line.into_bytes()));
+        }
+        Ok(log)
+    }
+
+    async fn stop(&self) -> Result<()> {
+        if self.ended().await.is_some() {
+            return Ok(());
+        }
+        // The image's STOPSIGNAL is SIGINT: PostgreSQL's fast shutdown.
+        let options =
+            StopContainerOptions { signal: Some("SIGINT".into()), t: Some(STOP_TIMEOUT_S) };
+        match self.docker.stop_container(&self.id, Some(options)).await {
+            Ok(())
+            | Err(bollard::errors::Error::DockerResponseServerError { status_code: 304, .. }) => {}
+            Err(error) => return Err(docker_failed("stop the server", &error)),
+        }
+        let state = self.state().await.map_err(|error| docker_failed("stop the server", &error))?;
+        match state.exit_code {
+            Some(0) => Ok(()),
+            _ => {
+                let how = ending(&state).unwrap_or_else(|| "still runs".into());
+                let log = self.log().await.unwrap_or_default();
+                Err(not_ready(format!("the server did not shut down in order: it {how}"), &log))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_split_as_the_daemon_wants_them() {
+        for (reference, name, tag) in [
+            ("postgres", "postgres", "latest"),
+            ("bedplate/postgres:13", "bedplate/postgres", "13"),
+            ("postgres:13.23@sha256:46", "postgres", "sha256:46"),
+            ("postgres@sha256:46", "postgres", "sha256:46"),
+            ("localhost:5000/postgres", "localhost:5000/postgres", "latest"),
+            ("localhost:5000/postgres:13", "localhost:5000/postgres", "13"),
+        ] {
+            assert_eq!(split_reference(reference), (name.into(), tag.into()));
+        }
+    }
+
+    #[test]
+    fn words_are_quoted_for_the_shell() {
+        let words = ["--no-locale".to_owned(), "--locale=de $x'".to_owned()];
+        assert_eq!(shell_words(&words), r"--no-locale '--locale=de $x'\'''");
+    }
+
+    #[test]
+    fn an_ending_names_its_cause() {
+        let state = |running, oom| ContainerState {
+            running: Some(running),
+            exit_code: Some(137),
+            oom_killed: Some(oom),
+            ..Default::default()
+        };
+        assert_eq!(ending(&state(true, false)), None);
+        assert_eq!(ending(&state(false, true)).unwrap(), "exited with status 137, out of memory");
+    }
+}

@@ -1,0 +1,263 @@
+//! Images: which are pinned, and making those that can be made here.
+//!
+//! The recipes are part of the program, so that an installed wheel can build them too.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use bedplate_core::error::{Error, Result};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use crate::{command, docker};
+
+/// Label with the hash of the recipe that an image was made from.
+const RECIPE_LABEL: &str = "bedplate.recipe";
+
+/// An image that can be made here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Image {
+    /// PostgreSQL 13 from Debian's packages, with the contract of the official image.
+    Postgres13,
+    /// The file-system tools that site `docker` runs.
+    StorageHelper,
+}
+
+/// What became of an image that was to be built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuiltImage {
+    /// Which.
+    pub image: Image,
+    /// Its reference.
+    pub tag: String,
+    /// Its id.
+    pub id: String,
+    /// How long the build took; absent when the image of this recipe was there already.
+    pub built_in: Option<Duration>,
+}
+
+impl Image {
+    /// All that can be made.
+    pub const ALL: [Self; 2] = [Self::Postgres13, Self::StorageHelper];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Postgres13 => "postgres",
+            Self::StorageHelper => "storage-helper",
+        }
+    }
+
+    /// The image of that name.
+    ///
+    /// # Errors
+    /// When there is none; the error names all there are.
+    pub fn from_name(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|image| image.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.map(Self::name).to_vec();
+            Error::spec(format!("there is no image `{name}`"))
+                .hint(format!("one of: {}", names.join(", ")))
+        })
+    }
+
+    /// The reference it gets.
+    pub fn tag(self) -> &'static str {
+        match self {
+            Self::Postgres13 => "bedplate/postgres:13",
+            Self::StorageHelper => docker::STORAGE_HELPER_IMAGE,
+        }
+    }
+
+    /// Name and text of the recipe's files; `build.sh` is the one that is run.
+    fn recipe(self) -> &'static [(&'static str, &'static str)] {
+        macro_rules! files {
+            ($directory:literal: $($file:literal),*) => {
+                &[$(($file, include_str!(concat!("../../../images/", $directory, "/", $file)))),*]
+            };
+        }
+        match self {
+            Self::Postgres13 => {
+                files!("postgres": "build.sh", "Dockerfile", "docker-entrypoint.sh")
+            }
+            Self::StorageHelper => files!("storage-helper": "build.sh", "Dockerfile"),
+        }
+    }
+
+    fn recipe_hash(self) -> String {
+        let mut hash = Sha256::new();
+        for (name, text) in self.recipe() {
+            for part in [name, text] {
+                hash.update((part.len() as u64).to_le_bytes());
+                hash.update(part.as_bytes());
+            }
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// The pinned images of PostgreSQL: version to references, in the order in which they are tried.
+pub fn pins() -> BTreeMap<String, Vec<String>> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Pins {
+        postgres: BTreeMap<String, Vec<String>>,
+    }
+    let pins: Pins = toml::from_str(include_str!("../../../images/pins.toml"))
+        .expect("the pins file is part of the program and tested");
+    pins.postgres
+}
+
+/// Whether the daemon has an image that was made from this program's recipe.
+///
+/// # Errors
+/// When the daemon cannot be asked.
+pub async fn is_current(image: Image) -> Result<bool> {
+    Ok(current(image).await?.is_some())
+}
+
+/// The id of the image, if it was made from this program's recipe.
+async fn current(image: Image) -> Result<Option<String>> {
+    let client = docker::client()?;
+    if !client.has_image(image.tag()).await? {
+        return Ok(None);
+    }
+    let inspected = client.docker().inspect_image(image.tag()).await.map_err(|error| {
+        Error::provision(format!("docker cannot inspect `{}`: {error}", image.tag()))
+    })?;
+    let hash = inspected
+        .config
+        .and_then(|config| config.labels)
+        .and_then(|mut labels| labels.remove(RECIPE_LABEL));
+    Ok((hash == Some(image.recipe_hash())).then_some(inspected.id.unwrap_or_default()))
+}
+
+/// Builds images from Debian's packages, through the mirror that this machine's apt uses. One that is
+/// there already, made from the same recipe, is left as it is.
+///
+/// # Errors
+/// When a tool is missing, the daemon does not answer or a recipe fails.
+pub async fn build(which: &[Image], progress: &(dyn Fn(&str) + Sync)) -> Result<Vec<BuiltImage>> {
+    let mut done = Vec::new();
+    for &image in which {
+        let tag = image.tag().to_owned();
+        if let Some(id) = current(image).await? {
+            progress(&format!("image {tag} is there already"));
+            done.push(BuiltImage { image, tag, id, built_in: None });
+            continue;
+        }
+        for (tool, package) in [("docker", "docker.io"), ("mmdebstrap", "mmdebstrap")] {
+            command::find_tool(tool).ok_or_else(|| {
+                Error::provision(format!("`{tool}` is not installed"))
+                    .hint(format!("apt-get install {package}"))
+            })?;
+        }
+        progress(&format!("building image {tag} from Debian's packages (a minute or two)"));
+        let started = Instant::now();
+        build_one(image).await?;
+        let id = current(image).await?.ok_or_else(|| {
+            Error::provision(format!("image `{tag}` was built, but the daemon does not have it"))
+        })?;
+        let built_in = started.elapsed();
+        progress(&format!("image {tag} built in {} s", built_in.as_secs()));
+        done.push(BuiltImage { image, tag, id, built_in: Some(built_in) });
+    }
+    Ok(done)
+}
+
+async fn build_one(image: Image) -> Result<()> {
+    let unwritable =
+        |error: std::io::Error| Error::provision(format!("cannot write the recipe: {error}"));
+    let directory =
+        tempfile::Builder::new().prefix("bedplate-image-").tempdir().map_err(unwritable)?;
+    let recipe = directory.path().join("recipe");
+    let out = directory.path().join("out");
+    std::fs::create_dir(&recipe).map_err(unwritable)?;
+    std::fs::create_dir(&out).map_err(unwritable)?;
+    for (name, text) in image.recipe() {
+        std::fs::write(recipe.join(name), text).map_err(unwritable)?;
+    }
+    run_script(&recipe.join("build.sh"), &out, image.tag()).await?;
+    label(image).await
+}
+
+/// Runs a recipe. Not through [`command`], which kills at once: what the script runs has mounts of its
+/// own to take down, and gets a Ctrl-C of the terminal itself.
+async fn run_script(script: &Path, out: &Path, tag: &str) -> Result<()> {
+    let output = Command::new("bash")
+        .arg(script)
+        .arg(out)
+        .arg(tag)
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .map_err(|error| Error::provision(format!("`bash` cannot be run: {error}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let lines: Vec<&str> = text.lines().collect();
+    Err(Error::provision(format!("image `{tag}` could not be built: {}", output.status))
+        .hint("the packages come through the mirror of this machine's apt; try `apt-get update`")
+        .evidence(lines[lines.len().saturating_sub(20)..].join("\n")))
+}
+
+/// Writes the recipe's hash on the image that a recipe has made.
+async fn label(image: Image) -> Result<()> {
+    let failed =
+        |error: std::io::Error| Error::provision(format!("`docker` cannot be run: {error}"));
+    let mut child = Command::new("docker")
+        .args(["build", "--quiet", "--tag", image.tag()])
+        .arg(format!("--label={RECIPE_LABEL}={}", image.recipe_hash()))
+        .arg("-")
+        .env("DOCKER_BUILDKIT", "0")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(format!("FROM {}\n", image.tag()).as_bytes()).await.map_err(failed)?;
+    }
+    let output = child.wait_with_output().await.map_err(failed)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Error::provision(format!("image `{}` could not be labelled", image.tag()))
+        .evidence(String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pin_is_by_digest_or_built_here() {
+        let pins = pins();
+        assert!(pins.contains_key("13"));
+        let built = Image::ALL.map(Image::tag);
+        for image in pins.values().flatten() {
+            assert!(image.contains("@sha256:") || built.contains(&image.as_str()), "{image}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_image_is_refused() {
+        assert_eq!(Image::from_name("postgres"), Ok(Image::Postgres13));
+        let error = Image::from_name("mysql").unwrap_err();
+        assert_eq!(error.hint.as_deref(), Some("one of: postgres, storage-helper"));
+    }
+
+    #[test]
+    fn recipes_differ() {
+        assert_ne!(Image::Postgres13.recipe_hash(), Image::StorageHelper.recipe_hash());
+    }
+}
