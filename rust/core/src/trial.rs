@@ -23,7 +23,7 @@ use crate::seam::{Endpoint, Event, RunSink, Server, Session, Volume};
 use crate::workload::{self, LoadStep};
 
 /// How long the device may take to become idle after loading.
-const SETTLE_AT_MOST: Duration = Duration::from_secs(120);
+const SETTLE_AT_MOST: Duration = Duration::from_secs(30);
 /// How long a transaction may go on after the end of the window before it counts as stuck.
 const GRACE: Duration = Duration::from_secs(30);
 /// Bytes of COPY data sent at once.

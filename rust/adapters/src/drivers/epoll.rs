@@ -194,9 +194,9 @@ impl Transport for Epoll {
                 completions.push(self.fail(connection, &error));
                 continue;
             }
-            if flags.intersects(
-                epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR,
-            ) {
+            if flags
+                .intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR)
+            {
                 match self.receive(connection) {
                     Ok(true) => completions.push(Completion::Received(connection)),
                     Ok(false) => {}

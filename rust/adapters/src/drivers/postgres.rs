@@ -109,8 +109,7 @@ impl PostgresWire {
                 frontend::password_message(hash.as_bytes(), out).map_err(invalid)?;
             }
             Some(backend::Message::AuthenticationSasl(_)) => {
-                let scram =
-                    sasl::ScramSha256::new(password, sasl::ChannelBinding::unsupported());
+                let scram = sasl::ScramSha256::new(password, sasl::ChannelBinding::unsupported());
                 frontend::sasl_initial_response(sasl::SCRAM_SHA_256, scram.message(), out)
                     .map_err(invalid)?;
                 self.scram = Some(scram);
