@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
+use crate::engines::container;
 use crate::{command, docker};
 
 /// Label with the hash of the recipe that an image was made from.
@@ -166,6 +167,33 @@ pub async fn build(which: &[Image], progress: &(dyn Fn(&str) + Sync)) -> Result<
         done.push(BuiltImage { image, tag, id, built_in: Some(built_in) });
     }
     Ok(done)
+}
+
+/// Gets images: those that are pinned are pulled, and what no registry gives is built.
+///
+/// # Errors
+/// As [`build`].
+pub async fn get(which: &[Image], progress: &(dyn Fn(&str) + Sync)) -> Result<()> {
+    for &image in which {
+        match pinned(image) {
+            Some(references) if container::preflight(&references).await.is_ok() => {
+                progress(&format!("image {} is here", references.join(" or ")));
+            }
+            _ => {
+                build(&[image], progress).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The references of the official image that stand for `image`, where there is one.
+fn pinned(image: Image) -> Option<Vec<String>> {
+    let pins = pins();
+    let references = pins
+        .values()
+        .find(|references| references.iter().any(|reference| reference == image.tag()))?;
+    Some(references.iter().filter(|reference| *reference != image.tag()).cloned().collect())
 }
 
 async fn build_one(image: Image) -> Result<()> {

@@ -64,7 +64,12 @@ enum Verb {
 
 #[derive(Subcommand)]
 enum ImagesVerb {
-    /// Make the images from Debian's packages, where no registry can be reached
+    /// Pull the pinned images; where no registry answers, make them from Debian's packages
+    Get {
+        /// postgres, storage-helper; all when none is named
+        names: Vec<String>,
+    },
+    /// Make the images from Debian's packages
     Build {
         /// postgres, storage-helper; all when none is named
         names: Vec<String>,
@@ -99,8 +104,12 @@ fn execute(verb: Verb) -> Result<i32> {
         Verb::Run { spec, out, quiet } => run_spec(&spec, out, quiet),
         Verb::Plan { spec, json } => show_plan(&plan_file(&spec)?, json),
         Verb::Show { directory } => show_trials(&directory),
-        Verb::Images { verb: ImagesVerb::Build { names } } => {
-            runtime()?.block_on(images::build_named(&names))?;
+        Verb::Images { verb } => {
+            let runtime = runtime()?;
+            match verb {
+                ImagesVerb::Get { names } => runtime.block_on(images::get(&names))?,
+                ImagesVerb::Build { names } => runtime.block_on(images::build(&names))?,
+            }
             Ok(status::DONE)
         }
         Verb::Doctor { json } => show_doctor(json),

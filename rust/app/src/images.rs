@@ -1,22 +1,23 @@
 //! `bedplate images`.
 
-use bedplate_adapters::images::{BuiltImage, Image, build};
+use bedplate_adapters::images::{self, Image};
 use bedplate_core::Result;
 
 use crate::cli::say;
 
-/// Builds the named images, or all, and says what became of each.
-pub(crate) async fn build_named(names: &[String]) -> Result<()> {
-    let which = if names.is_empty() {
-        Image::ALL.to_vec()
-    } else {
-        names.iter().map(|name| Image::from_name(name)).collect::<Result<Vec<_>>>()?
-    };
-    for BuiltImage { tag, built_in, .. } in build(&which, &|line| say(line)).await? {
-        match built_in {
-            Some(length) => say(&format!("{tag}: built in {:.0} s", length.as_secs_f64())),
-            None => say(&format!("{tag}: up to date")),
-        }
+/// Pulls the named images, or all, and builds what no registry gives.
+pub(crate) async fn get(names: &[String]) -> Result<()> {
+    images::get(&named(names)?, &|line| say(line)).await
+}
+
+/// Builds the named images, or all.
+pub(crate) async fn build(names: &[String]) -> Result<()> {
+    images::build(&named(names)?, &|line| say(line)).await.map(drop)
+}
+
+fn named(names: &[String]) -> Result<Vec<Image>> {
+    if names.is_empty() {
+        return Ok(Image::ALL.to_vec());
     }
-    Ok(())
+    names.iter().map(|name| Image::from_name(name)).collect()
 }

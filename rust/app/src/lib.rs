@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bedplate_adapters::drivers::PostgresDriver;
 use bedplate_adapters::monitor::HostMonitor;
-use bedplate_adapters::{capabilities, environment, ledger, sites};
+use bedplate_adapters::{capabilities, ledger, sites};
 use bedplate_core::plan::Plan;
 use bedplate_core::run::{RunSummary, Study, execute};
 use bedplate_core::seam::{Cancel, Event, Observer};
@@ -86,7 +86,7 @@ async fn run_here(plan: Plan, options: RunOptions) -> Result<Finished> {
     // First of all, so that a plan that cannot be carried out leaves no run directory behind.
     cancel.guard(site.preflight(&plan)).await?;
     let mut directory =
-        RunDirectory::create(&out, &plan, &environment::environment(&plan.work_dir).await)?;
+        RunDirectory::create(&out, &plan, &site.environment().await)?;
     let run_id = directory.run_id().to_owned();
     let study = Study {
         plan: &plan,
@@ -99,7 +99,7 @@ async fn run_here(plan: Plan, options: RunOptions) -> Result<Finished> {
     };
     match execute(&study, &mut directory).await {
         Ok(summary) => {
-            directory.environment_after(&environment::environment(&plan.work_dir).await)?;
+            directory.environment_after(&site.environment().await)?;
             Ok(Finished { directory: directory.finish(RunEnd::Complete)?, summary })
         }
         Err(error) => {

@@ -95,7 +95,7 @@ async fn on_server(
 
     phases.enter(record, cell, Phase::Load);
     let mut session = cancel.guard(server.session()).await?;
-    cancel.guard(load(cell, session.as_mut(), study)).await?;
+    cancel.guard(load(cell, session.as_mut(), study, &record.server.version)).await?;
     record.database_bytes = cancel.guard(database_bytes(session.as_mut())).await?;
 
     phases.enter(record, cell, Phase::Settle);
@@ -155,8 +155,13 @@ fn judge_provision(cell: &Cell, record: &mut TrialRecord) -> Result<()> {
 }
 
 /// Fills the database.
-async fn load(cell: &Cell, session: &mut dyn Session, study: &Study<'_>) -> Result<()> {
-    for step in workload::load_steps(cell.workload.scale) {
+async fn load(
+    cell: &Cell,
+    session: &mut dyn Session,
+    study: &Study<'_>,
+    server_version: &str,
+) -> Result<()> {
+    for step in workload::load_steps(cell.workload.scale, server_version) {
         match step {
             LoadStep::Execute(sql) => session.execute(&sql).await?,
             LoadStep::CopyAccounts { sql, rows } => {

@@ -19,6 +19,8 @@ const TELLERS_PER_SCALE: u64 = 10;
 const ACCOUNTS_PER_SCALE: u64 = 100_000;
 /// From this scale on pgbench makes account numbers 64 bits wide.
 const SCALE_OF_WIDE_ACCOUNTS: u32 = 20_000;
+/// From this server version on pgbench copies accounts with `FREEZE`.
+const FIRST_MAJOR_OF_FROZEN_COPY: u32 = 14;
 
 const TPCB: &str = "\
 \\set aid random(1, 100000 * :scale)
@@ -88,8 +90,8 @@ pub fn script(kind: WorkloadKind) -> Result<Script> {
 }
 
 /// pgbench's initialisation steps `tgvp`: tables, client-side generation in one transaction, vacuum,
-/// primary keys. PostgreSQL 13 gets no `FREEZE`, as with pgbench.
-pub fn load_steps(scale: u32) -> Vec<LoadStep> {
+/// primary keys. The accounts are copied frozen where pgbench does so: not into PostgreSQL 13.
+pub fn load_steps(scale: u32, server_version: &str) -> Vec<LoadStep> {
     let aid = if scale >= SCALE_OF_WIDE_ACCOUNTS { "bigint" } else { "int" };
     let execute = |sql: String| LoadStep::Execute(sql);
     let mut steps = vec![
@@ -114,8 +116,10 @@ pub fn load_steps(scale: u32) -> Vec<LoadStep> {
             "insert into pgbench_tellers(tid,bid,tbalance) values ({tid},{bid},0)"
         )));
     }
+    let frozen = major(server_version) >= FIRST_MAJOR_OF_FROZEN_COPY;
+    let options = if frozen { " with (freeze on)" } else { "" };
     steps.push(LoadStep::CopyAccounts {
-        sql: "copy pgbench_accounts from stdin".into(),
+        sql: format!("copy pgbench_accounts from stdin{options}"),
         rows: scale * ACCOUNTS_PER_SCALE,
     });
     steps.push(execute("commit".into()));
@@ -126,6 +130,12 @@ pub fn load_steps(scale: u32) -> Vec<LoadStep> {
         steps.push(execute(format!("alter table pgbench_{table} add primary key ({key})")));
     }
     steps
+}
+
+/// The first number of a version such as `15.4` or `16beta1`; 0 when there is none.
+fn major(version: &str) -> u32 {
+    let end = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
+    version[..end].parse().unwrap_or(0)
 }
 
 /// Appends the COPY line of account `aid`, from 1: number, branch, balance 0 and an empty filler,
@@ -200,11 +210,27 @@ mod tests {
     #[test]
     fn wide_accounts_start_at_scale_20000() {
         let wide = |scale| {
-            load_steps(scale)
+            load_steps(scale, "13.23")
                 .iter()
                 .any(|step| matches!(step, LoadStep::Execute(sql) if sql.contains("bigint")))
         };
         assert!(!wide(19_999));
         assert!(wide(20_000));
+    }
+
+    #[test]
+    fn accounts_are_frozen_from_14_on() {
+        let copy = |version| {
+            load_steps(1, version).into_iter().find_map(|step| match step {
+                LoadStep::CopyAccounts { sql, .. } => Some(sql),
+                LoadStep::Execute(_) => None,
+            })
+        };
+        let plain = Some("copy pgbench_accounts from stdin".into());
+        let frozen = Some("copy pgbench_accounts from stdin with (freeze on)".into());
+        assert_eq!(copy("13.23"), plain);
+        assert_eq!(copy("9.6.24"), plain);
+        assert_eq!(copy("14.0"), frozen);
+        assert_eq!(copy("16beta1"), frozen);
     }
 }

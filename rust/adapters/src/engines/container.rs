@@ -69,7 +69,7 @@ enum Pull {
 }
 
 /// Checks that the Docker daemon answers and that an image is present, pulling it where need be.
-pub(super) async fn preflight(images: &[String]) -> Result<()> {
+pub(crate) async fn preflight(images: &[String]) -> Result<()> {
     let docker = docker().await?;
     choose_image(&docker, images, Pull::Allowed).await.map(|_| ())
 }
