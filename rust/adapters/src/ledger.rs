@@ -152,6 +152,8 @@ impl Ledger {
             Error::provision(format!("cannot open a ledger in {}: {error}", dir.display()))
                 .hint("give a directory that can be written as the state directory")
         };
+        // Only the ledgers are private: a server's own user must be able to enter what is beside them.
+        std::fs::create_dir_all(state_dir).map_err(failed)?;
         DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
         loop {
             let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();

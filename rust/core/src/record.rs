@@ -72,10 +72,12 @@ impl Trust {
         Self { level: TrustLevel::Sound, reasons: Vec::new() }
     }
 
-    /// Lowers the level to at least `level` and adds the reason.
+    /// Lowers the level to at least `level` and adds the reason. The one that made the level what it
+    /// is comes first, as where there is room for one reason the first is shown.
     pub fn lower(&mut self, level: TrustLevel, reason: impl Into<String>) {
+        let at = if level > self.level { 0 } else { self.reasons.len() };
         self.level = self.level.max(level);
-        self.reasons.push(reason.into());
+        self.reasons.insert(at, reason.into());
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use crate::check;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Gatherer, LoadReport};
 use crate::load::{Control, LoadDriver, ThreadEvent, ThreadJob};
 use crate::plan::{Cell, RunLength};
@@ -26,6 +26,8 @@ use crate::workload::{self, LoadStep};
 const SETTLE_AT_MOST: Duration = Duration::from_secs(30);
 /// How long a transaction may go on after the end of the window before it counts as stuck.
 const GRACE: Duration = Duration::from_secs(30);
+/// How long after its clients the end of a server becomes known.
+const KNOWN_WITHIN: Duration = Duration::from_secs(2);
 /// Bytes of COPY data sent at once.
 const COPY_CHUNK_BYTES: usize = 256 * 1024;
 
@@ -64,11 +66,16 @@ pub(crate) async fn run(
         Ok(text) => *log = text,
         Err(error) => record.trust.lower(TrustLevel::Caveat, format!("no server log: {error}")),
     }
-    if outcome.is_err()
+    if let Err(error) = &outcome
         && !study.cancel.is_cancelled()
-        && let Some(end) = server.ended().await
     {
-        record.trust.lower(TrustLevel::Void, format!("the server ended: {end}"));
+        let end = match error.kind {
+            ErrorKind::Driver => ended_soon(server.as_ref()).await,
+            _ => server.ended().await,
+        };
+        if let Some(end) = end {
+            record.trust.lower(TrustLevel::Void, format!("the server ended: {end}"));
+        }
     }
     phases.enter(record, cell, Phase::Teardown);
     let stopped = if study.cancel.is_cancelled() { Ok(()) } else { server.stop().await };
@@ -116,7 +123,11 @@ async fn on_server(
 
     phases.enter(record, cell, Phase::Verify);
     judge_load(record, &report);
-    if let Some(end) = server.ended().await {
+    let end = match record.clients_lost {
+        0 => server.ended().await,
+        _ => cancel.guard(async { Ok(ended_soon(server).await) }).await?,
+    };
+    if let Some(end) = end {
         record.trust.lower(TrustLevel::Void, format!("the server ended: {end}"));
         return Ok(());
     }
@@ -124,6 +135,19 @@ async fn on_server(
     drop(session);
     let mut session = cancel.guard(server.session()).await?;
     cancel.guard(verify(cell, session.as_mut(), record)).await
+}
+
+/// How the server ended, where its connections say that it has. Whoever runs it may know of its end a
+/// moment later than its clients do.
+async fn ended_soon(server: &dyn Server) -> Option<String> {
+    let deadline = tokio::time::Instant::now() + KNOWN_WITHIN;
+    loop {
+        let ended = server.ended().await;
+        if ended.is_some() || tokio::time::Instant::now() >= deadline {
+            return ended;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// What version, settings and volume say about trust, before anything is measured.

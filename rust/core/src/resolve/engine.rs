@@ -348,7 +348,11 @@ fn settings(path: &str, spec: &EngineSpec) -> Result<Vec<BTreeMap<String, String
     let mut combinations = vec![base];
     for (name, levels) in &spec.settings {
         if OURS.contains(&name.as_str()) {
-            return Err(Error::spec(format!("`{path}.settings.{name}` is set by bedplate itself")));
+            let value = levels.join(", ");
+            return Err(Error::spec(format!(
+                "`{path}.settings.{name}` is \"{value}\", but bedplate sets it itself for each trial"
+            ))
+            .hint(format!("leave `{name}` out: ports, sockets and paths are chosen for each trial")));
         }
         let levels: Vec<String> =
             levels.iter().map(|level| durable(path, name, level)).collect::<Result<_>>()?;
