@@ -26,7 +26,6 @@ lint:
 	ruff check .
 	ruff format --check .
 	pyright --warnings
-	scripts/boundaries.sh
 
 rust-test:
 	cargo nextest run --workspace --locked
@@ -43,8 +42,8 @@ soak:
 	scripts/setup.sh test
 	scripts/wheel.sh
 	bedplate images build
-	cargo nextest run --workspace --locked --run-ignored all
-	pytest -m "soak or not soak"
+	cargo nextest run --workspace --locked
+	pytest -s -m "soak or not soak"
 
 # Ours and pgbench in turns on one server; writes a table with ratios and intervals.
 bench-pgbench:

@@ -453,7 +453,10 @@ async fn an_image_that_cannot_be_had_is_named() {
         assert_eq!(error.kind, ErrorKind::Provision);
         let expected = "image `registry.invalid/bedplate/none:0` cannot be had: ";
         assert!(error.message.starts_with(expected), "{error}");
-        assert_eq!(error.hint.as_deref(), Some("bedplate images build postgres"));
+        assert_eq!(
+            error.hint.as_deref(),
+            Some("pull or build it, or leave `engine.image` out: then the pinned one is taken")
+        );
     }
     assert_eq!(trial.ledger.entries(), []);
     trial.end().await;

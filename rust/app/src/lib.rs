@@ -85,8 +85,7 @@ async fn run_here(plan: Plan, options: RunOptions) -> Result<Finished> {
     let site = sites::site(&plan, &state_dir)?;
     // First of all, so that a plan that cannot be carried out leaves no run directory behind.
     cancel.guard(site.preflight(&plan)).await?;
-    let mut directory =
-        RunDirectory::create(&out, &plan, &site.environment().await)?;
+    let mut directory = RunDirectory::create(&out, &plan, &site.environment().await)?;
     let run_id = directory.run_id().to_owned();
     let study = Study {
         plan: &plan,

@@ -15,7 +15,7 @@ pub const DURABILITY_SETTINGS: [&str; 4] =
 /// # Errors
 /// When another version runs and `allow_other_version` is not set.
 pub fn check_version(engine: &EnginePlan, live: &ServerFacts) -> Result<()> {
-    if engine.allow_other_version || is_version(&engine.version, &live.version) {
+    if engine.allow_other_version || engine.is_version(&live.version) {
         return Ok(());
     }
     Err(Error::provision(format!(
@@ -25,14 +25,6 @@ pub fn check_version(engine: &EnginePlan, live: &ServerFacts) -> Result<()> {
     .hint(
         "give that version, or set `allow_other_version = true`; every table then names what ran",
     ))
-}
-
-/// Whether `live` is `asked` or one of its minors.
-pub fn is_version(asked: &str, live: &str) -> bool {
-    // `server_version` may carry the packager's words after a blank.
-    let live = live.split_whitespace().next().unwrap_or_default();
-    let mut components = live.split('.');
-    asked.split('.').all(|component| components.next() == Some(component))
 }
 
 /// Checks every declared setting against the live server.
@@ -217,6 +209,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::plan::version_has_prefix;
     use crate::plan::{EngineKind, Initdb, Provision, TransportKind};
 
     fn engine(version: &str, settings: &[(&str, &str)]) -> EnginePlan {
@@ -252,7 +245,7 @@ mod tests {
             ("13.23.1", "13.23", false),
             ("13", "", false),
         ] {
-            assert_eq!(is_version(asked, runs), same, "{asked} {runs}");
+            assert_eq!(version_has_prefix(runs, asked), same, "{asked} {runs}");
         }
     }
 

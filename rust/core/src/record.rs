@@ -129,7 +129,7 @@ pub struct Interval {
 pub struct MetricSample {
     /// Seconds from the start of the load.
     pub at_s: f64,
-    /// Name, ending in its unit: `host_cpu_user_fraction`.
+    /// Name, ending in its unit: `host_cpu_user_cpus`.
     pub metric: String,
     /// The reading.
     pub value: f64,
@@ -206,6 +206,8 @@ pub struct TrialRecord {
     pub server: ServerFacts,
     /// What is known of the volume.
     pub volume: VolumeFacts,
+    /// Name and version of the client side: wire and transport.
+    pub driver: String,
     /// The error that ended a void trial early.
     pub error: Option<String>,
 }

@@ -78,7 +78,8 @@ pub async fn execute(study: &Study<'_>, sink: &mut dyn RunSink) -> Result<RunSum
 async fn one_trial(study: &Study<'_>, id: TrialId, sink: &mut dyn RunSink) -> Result<TrialRecord> {
     let cell = &study.plan.cells[id.cell];
     sink.trial_started(&id)?;
-    let mut record = trial::blank(id, cell, jiff::Timestamp::now().to_string());
+    let mut record =
+        trial::blank(id, cell, study.driver.name(), jiff::Timestamp::now().to_string());
     let (mut metrics, mut log) = (Vec::new(), String::new());
     let outcome = trial::run(study, cell, &mut record, &mut metrics, &mut log, sink).await;
     let torn_down = study.site.tear_down(&record.id).await;

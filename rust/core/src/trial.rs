@@ -155,7 +155,7 @@ fn judge_provision(cell: &Cell, record: &mut TrialRecord) -> Result<()> {
     check::check_version(&cell.engine, &record.server)?;
     check::check_settings(&cell.engine, &record.server)?;
     let asked = &cell.engine.version;
-    if !check::is_version(asked, &record.server.version) {
+    if !cell.engine.is_version(&record.server.version) {
         let ran = &record.server.version;
         let reason = format!("PostgreSQL {ran} ran where {asked} was asked for");
         record.trust.lower(TrustLevel::Caveat, reason);
@@ -479,7 +479,7 @@ impl Phases<'_> {
 }
 
 /// The record of a trial that has not begun.
-pub(crate) fn blank(id: TrialId, cell: &Cell, started_at: String) -> TrialRecord {
+pub(crate) fn blank(id: TrialId, cell: &Cell, driver: String, started_at: String) -> TrialRecord {
     TrialRecord {
         id,
         cell_label: cell.label.clone(),
@@ -495,6 +495,7 @@ pub(crate) fn blank(id: TrialId, cell: &Cell, started_at: String) -> TrialRecord
         database_bytes: 0,
         server: ServerFacts::default(),
         volume: VolumeFacts::default(),
+        driver,
         error: None,
     }
 }

@@ -11,9 +11,6 @@ use crate::script::Script;
 /// other statements.
 pub const WORKLOAD_VERSION: u32 = 1;
 
-/// Bytes that one unit of scale takes once loaded and indexed, for estimates: 157 MB at scale 10.
-pub const BYTES_PER_SCALE: u64 = 15_700_000;
-
 const BRANCHES_PER_SCALE: u64 = 1;
 const TELLERS_PER_SCALE: u64 = 10;
 const ACCOUNTS_PER_SCALE: u64 = 100_000;

@@ -30,6 +30,7 @@ pub const TRIALS: &[Column] = &[
     column("threads", "threads", "threads that carried them"),
     column("protocol", "", "how statements were sent: simple, extended, prepared"),
     column("engine_version", "", "version the live server gave; null when none ran"),
+    column("driver", "", "name and version of the client side: wire and transport"),
     column("version_asked", "", "version, or prefix of one, that the plan asks for"),
     column("trust", "", "whether the numbers may be used: sound, caveat, void"),
     column("trust_reasons", "", "why not sound, joined by `; `; empty when sound"),

@@ -110,6 +110,7 @@ fn trials(rows: &[TrialRow]) -> Table {
         column_of.number("threads", |row| row.threads),
         column_of.text("protocol", |row| row.protocol),
         column_of.maybe_text("engine_version", |row| row.engine_version.as_deref()),
+        column_of.text("driver", |row| &row.driver),
         column_of.text("version_asked", |row| &row.version_asked),
         column_of.text("trust", |row| trust_name(row.trust)),
         column_of.owned("trust_reasons", |row| row.trust_reasons.join("; ")),

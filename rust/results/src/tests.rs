@@ -153,6 +153,7 @@ fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
             facts: map(&[("mkfs_command", &format!("mkfs.{storage}")), ("loop_direct_io", "1")]),
             caveats: Vec::new(),
         },
+        driver: "bedplate 0.1.0 postgres/epoll".to_owned(),
         error: None,
     }
 }
@@ -174,8 +175,8 @@ fn execute(directory: &mut RunDirectory, trials: u32) {
             record.error = Some("the server ended with signal 9".to_owned());
         }
         let metrics = [
-            MetricSample { at_s: 1.0, metric: "host_cpu_user_fraction".to_owned(), value: 0.5 },
-            MetricSample { at_s: 2.0, metric: "host_cpu_user_fraction".to_owned(), value: 1.0 },
+            MetricSample { at_s: 1.0, metric: "host_cpu_user_cpus".to_owned(), value: 0.5 },
+            MetricSample { at_s: 2.0, metric: "host_cpu_user_cpus".to_owned(), value: 1.0 },
             MetricSample { at_s: 3.0, metric: "nothing_read".to_owned(), value: f64::NAN },
         ];
         directory.trial_ended(&record, &metrics, "ready to accept connections\n").unwrap();

@@ -30,6 +30,7 @@ use super::{
     read_facts, server_arguments, setting, socket_path,
 };
 use crate::drivers::session;
+use crate::images::Image;
 use crate::ledger::Resource;
 use crate::mountinfo;
 
@@ -113,7 +114,11 @@ async fn choose_image(docker: &Docker, images: &[String], pull: Pull) -> Result<
             reason.split_once(": ").map_or(reason.as_str(), |(_, reason)| reason)
         })
     ))
-    .hint("bedplate images build postgres")
+    .hint(if images.iter().any(|image| image == Image::Postgres13.tag()) {
+        "bedplate images build postgres"
+    } else {
+        "pull or build it, or leave `engine.image` out: then the pinned one is taken"
+    })
     .evidence(reasons.join("\n")))
 }
 

@@ -8,7 +8,6 @@ pub mod container;
 pub mod process;
 pub mod url;
 
-use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -36,29 +35,11 @@ pub struct EngineContext<'a> {
 /// PostgreSQL's port, unless `settings.port` says otherwise.
 pub const DEFAULT_PORT: u16 = 5432;
 
-/// `max_connections` of a server whose settings do not mention it.
-const DEFAULT_MAX_CONNECTIONS: u64 = 100;
-
 /// Connections of ours beside the clients': one for set-up and checks, one for reading metrics.
 const OWN_CONNECTIONS: u64 = 2;
 
 /// The longest path of a Unix socket.
 const SOCKET_PATH_BYTES: usize = 107;
-
-/// Settings that decide where a server's files, sockets and log are; those are ours to choose.
-const RESERVED_SETTINGS: [&str; 11] = [
-    "config_file",
-    "data_directory",
-    "external_pid_file",
-    "hba_file",
-    "ident_file",
-    "listen_addresses",
-    "log_destination",
-    "logging_collector",
-    "unix_socket_directories",
-    "unix_socket_group",
-    "unix_socket_permissions",
-];
 
 /// Checks, before anything is made, that every engine of the plan can be had here: image, binaries,
 /// port, connections. An image that is missing is pulled.
@@ -83,11 +64,11 @@ pub async fn preflight(plan: &Plan) -> Result<()> {
         match &engine.provision {
             Provision::Url { url } => url::preflight(url, clients).await?,
             Provision::Container { images, .. } => {
-                preflight_own(plan, engine, clients)?;
+                preflight_own(plan, engine)?;
                 container::preflight(images).await?;
             }
             Provision::Process { bin_dir } => {
-                preflight_own(plan, engine, clients)?;
+                preflight_own(plan, engine)?;
                 process::preflight(engine, bin_dir).await?;
             }
         }
@@ -96,27 +77,7 @@ pub async fn preflight(plan: &Plan) -> Result<()> {
 }
 
 /// What is checked of a server that we start, in whichever way.
-fn preflight_own(plan: &Plan, engine: &EnginePlan, clients: u64) -> Result<()> {
-    let names: BTreeSet<String> =
-        engine.settings.keys().map(|key| key.to_ascii_lowercase()).collect();
-    if let Some(reserved) = RESERVED_SETTINGS.iter().find(|name| names.contains(**name)) {
-        return Err(Error::spec(format!(
-            "`engine.settings.{reserved}` cannot be set: bedplate chooses it for each trial"
-        )));
-    }
-    let max_connections = match setting(engine, "max_connections") {
-        Some(text) => text.trim().parse().map_err(|_| {
-            Error::spec(format!("`engine.settings.max_connections` is `{text}`, not a number"))
-        })?,
-        None => DEFAULT_MAX_CONNECTIONS,
-    };
-    if clients + OWN_CONNECTIONS > max_connections {
-        return Err(too_many_clients(clients, &format!("`max_connections` = {max_connections}"))
-            .hint(format!(
-                "set `engine.settings.max_connections` to {} or more",
-                clients + OWN_CONNECTIONS + 3
-            )));
-    }
+fn preflight_own(plan: &Plan, engine: &EnginePlan) -> Result<()> {
     let port = port(engine)?;
     if engine.transport == TransportKind::Tcp {
         if setting(engine, "port").is_some()

@@ -11,7 +11,6 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bedplate_core::check::is_version;
 use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{EnginePlan, Provision, TransportKind};
 use bedplate_core::record::ServerFacts;
@@ -102,7 +101,7 @@ pub(super) async fn preflight(engine: &EnginePlan, bin_dir: &Path) -> Result<()>
     }
     let account = account()?;
     let version = binaries_version(bin_dir, account.as_ref()).await?;
-    if !engine.allow_other_version && !is_version(&engine.version, &version.number) {
+    if !engine.allow_other_version && !engine.is_version(&version.number) {
         return Err(Error::provision(format!(
             "`engine.version` is {}, but {} holds {}",
             engine.version,

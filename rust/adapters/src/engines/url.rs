@@ -23,7 +23,7 @@ fn endpoint(url: &str) -> Result<Endpoint> {
     let config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
         let cause = std::error::Error::source(&error).map_or(String::new(), |c| format!(": {c}"));
         Error::spec(format!("`engine.url` is not a connection URL{cause}"))
-            .hint("write it as postgres://USER@HOST:PORT/DATABASE")
+            .hint("write it as postgresql://USER@HOST:PORT/DATABASE")
     })?;
     if config.get_password().is_some() {
         return Err(Error::spec("`engine.url` holds a password")

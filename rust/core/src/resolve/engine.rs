@@ -18,15 +18,16 @@ const VERSION: &str = "13";
 const SHM_SIZE_BYTES: u64 = 256 * MIB;
 /// Settings that decide whether a commit is safe; never left to the server's configuration.
 const DURABILITY: [&str; 3] = ["fsync", "synchronous_commit", "full_page_writes"];
-/// Settings by which a server is placed and reached.
-const OURS: [&str; 10] = [
+/// Settings by which a server is placed, reached and heard. `port` is not among them: it may be chosen.
+const OURS: [&str; 11] = [
     "config_file",
     "data_directory",
     "external_pid_file",
     "hba_file",
     "ident_file",
     "listen_addresses",
-    "port",
+    "log_destination",
+    "logging_collector",
     "unix_socket_directories",
     "unix_socket_group",
     "unix_socket_permissions",
@@ -352,7 +353,7 @@ fn settings(path: &str, spec: &EngineSpec) -> Result<Vec<BTreeMap<String, String
             return Err(Error::spec(format!(
                 "`{path}.settings.{name}` is \"{value}\", but bedplate sets it itself for each trial"
             ))
-            .hint(format!("leave `{name}` out: ports, sockets and paths are chosen for each trial")));
+            .hint(format!("leave `{name}` out: paths, sockets and logs are chosen for each trial")));
         }
         let levels: Vec<String> =
             levels.iter().map(|level| durable(path, name, level)).collect::<Result<_>>()?;

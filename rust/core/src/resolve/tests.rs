@@ -330,9 +330,9 @@ fn what_contradicts_itself_is_named() {
             "`engine.settings.fsync` is \"maybe\" (allowed: on, off)",
         ),
         (
-            format!("{EXT4}[engine]\nsettings = {{ Port = 5433 }}"),
-            "`engine.settings.port` is \"5433\", but bedplate sets it itself for each trial | leave \
-             `port` out: ports, sockets and paths are chosen for each trial",
+            format!("{EXT4}[engine]\nsettings = {{ Logging_Collector = \"on\" }}"),
+            "`engine.settings.logging_collector` is \"on\", but bedplate sets it itself for each \
+             trial | leave `logging_collector` out: paths, sockets and logs are chosen for each trial",
         ),
         (
             format!("{EXT4}{url}"),
