@@ -59,7 +59,7 @@ SHORT = "[workload]\nclients = 2\nduration = 2\nwarmup = 0.5\n"
             '[engine]\nimage = "bedplate/does-not-exist:1"\n' + EXT4,
             5,
             ["image `bedplate/does-not-exist:1` cannot be had"],
-            "bedplate images",
+            "leave `engine.image` out",
             id="no-such-image",
         ),
         # A port that is in use cannot be asked for: each trial takes one that is free.
