@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -62,13 +63,12 @@ SHORT = "[workload]\nclients = 2\nduration = 2\nwarmup = 0.5\n"
             "leave `engine.image` out",
             id="no-such-image",
         ),
-        # A port that is in use cannot be asked for: each trial takes one that is free.
         pytest.param(
-            '[engine]\ntransport = "tcp"\nsettings = { port = 5432 }\n' + EXT4,
+            '[engine]\nsettings = { data_directory = "/srv/data" }\n' + EXT4,
             2,
-            ["`engine.settings.port`", '"5432"'],
-            "leave `port` out",
-            id="port",
+            ["`engine.settings.data_directory`", '"/srv/data"'],
+            "leave `data_directory` out",
+            id="reserved-setting",
         ),
         pytest.param(
             b'name = "caf\xe9"\n' + EXT4.encode(),
@@ -126,6 +126,18 @@ def test_bad_input_is_an_error_and_nothing_is_made(
     assert way_out in done.stderr
     assert "panicked" not in done.stderr
     assert done.stdout == ""
+    desk.assert_nothing_made()
+
+
+@pytest.mark.parametrize("provision", ["container", "process"])
+def test_a_port_in_use_is_refused_and_nothing_is_made(desk: Desk, provision: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        engine = f'provision = "{provision}"\ntransport = "tcp"\nsettings = {{ port = {port} }}\n'
+        done = desk.run(f"[engine]\nallow_other_version = true\n{engine}{EXT4}")
+    assert done.returncode == 5, done.stderr
+    assert f"error: port {port} is in use" in done.stderr
+    assert "choose another `engine.settings.port`, or leave it out" in done.stderr
     desk.assert_nothing_made()
 
 
