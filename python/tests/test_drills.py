@@ -75,7 +75,9 @@ def trials_of(directory: Path) -> int:
     for trial in results.trials.rows(named=True):
         assert trial["trust"] != "void", trial["trust_reasons"]
         assert trial["committed"] > 0
-        assert "ready to accept connections" in results.server_log(trial["trial"])
+        # The log of a server that existed already cannot be had.
+        if trial["storage"] != "existing":
+            assert "ready to accept connections" in results.server_log(trial["trial"])
     return results.trials.height
 
 
@@ -244,7 +246,7 @@ class Decoys:
         data, programs = self.server / "data", postgres_bin()
         as_nobody = ("setpriv", "--reuid=nobody", "--clear-groups", "env", "--chdir=/", "LC_ALL=C")
         self._tool(*as_nobody, programs / "initdb", "--no-sync", "-U", "postgres", "-D", data)
-        options = f"-k {self.server} -c listen_addresses= -c fsync=off"
+        options = f"-k {self.server} -c listen_addresses="
         control = (*as_nobody, programs / "pg_ctl", "--silent", "--wait", "-D", data)
         self._tool(*control, "-l", self.server / "log", "-o", options, "start")
         self._undo(*control, "-m", "immediate", "stop")
