@@ -249,7 +249,7 @@ class TestExceptions:
             assert shown[1:] == ["df says 0\n", "hint: free some\n"]
 
     def test_pickled(self) -> None:
-        error = pickle.loads(pickle.dumps(bp.SpecError("a", "b", "c")))  # noqa: S301
+        error = pickle.loads(pickle.dumps(bp.SpecError("a", "b", "c")))
         assert (str(error), error.hint, error.evidence, error.kind) == ("a", "b", "c", "spec")
 
 
@@ -327,11 +327,11 @@ class TestImport:
     def test_polars_is_not_imported(self) -> None:
         code = "import sys, bedplate as bp; print('polars' in sys.modules, bp.__version__)"
         command = [sys.executable, "-W", "ignore", "-c", code]
-        shown = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
+        shown = subprocess.run(command, check=True, capture_output=True, text=True)
         assert shown.stdout.split() == ["False", bp.__version__]
 
     def test_a_debug_build_says_so(self) -> None:
         command = [sys.executable, "-W", "error", "-c", "import bedplate"]
-        shown = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
+        shown = subprocess.run(command, check=False, capture_output=True, text=True)
         assert (shown.returncode != 0) == _native.DEBUG_BUILD
         assert ("this is a debug build" in shown.stderr) == _native.DEBUG_BUILD
