@@ -162,7 +162,7 @@ def test_an_interrupt_in_python_names_the_directory(
         interrupted_at.append(time.monotonic())
         interrupt()
 
-    def progress(event: Any) -> None:
+    def progress(event: Any) -> None:  # noqa: ANN401 - one of several typed dicts
         # In the second trial, half a second into measuring.
         if event["event"] == "phase_started" and event["phase"] == "measure" and event["trial"]:
             threading.Timer(0.5, stop).start()
@@ -232,7 +232,7 @@ class Decoys:
     def counts(self) -> str:
         """Return the rows of the tables in the database `pgbench`."""
         tables = ("accounts", "branches", "tellers", "history")
-        counts = [f"(select count(*) from public.pgbench_{table})" for table in tables]
+        counts = [f"(select count(*) from public.pgbench_{table})" for table in tables]  # noqa: S608
         return query(self.server, f"select concat_ws(' ', {', '.join(counts)})", "pgbench")
 
     def close(self) -> None:
@@ -267,7 +267,7 @@ class Decoys:
             check=False,
             stdin=subprocess.DEVNULL,
             # Not a pipe, which a server that was started would keep open.
-            stdout=(out := tempfile.TemporaryFile("w+")),
+            stdout=(out := tempfile.TemporaryFile("w+")),  # noqa: SIM115
             stderr=subprocess.STDOUT,
             text=True,
         )
@@ -341,7 +341,7 @@ def kill_and_check(desk: Desk, decoys: Decoys, spec: str, after_s: float, *, cle
 def test_a_killed_run_is_cleaned_up(
     desk: Desk, decoys: Decoys, kind: str, from_s: float, to_s: float
 ) -> None:
-    after_s = random.uniform(from_s, to_s)
+    after_s = random.uniform(from_s, to_s)  # noqa: S311
     kill_and_check(desk, decoys, spec_of(kind, decoys), after_s, clean=kind != "docker")
 
 
@@ -354,7 +354,7 @@ def test_runs_killed_at_any_moment_are_cleaned_up(desk: Desk, decoys: Decoys, ki
     length_s = time.monotonic() - started
     kills, finished = SOAK_KILLS[kind], 0
     for kill in range(kills):
-        after_s = length_s * (kill + random.random()) / kills
+        after_s = length_s * (kill + random.random()) / kills  # noqa: S311
         finished += kill_and_check(desk, decoys, spec, after_s, clean=kill % 2 == 0)
     # Shown with `-rP`.
     print(f"{kind}: {kills} kills over {length_s:.1f} s, {finished} trials finished")

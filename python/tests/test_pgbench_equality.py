@@ -3,7 +3,7 @@
 Both run on one PostgreSQL 15 server, started here, and are compared by the server's own account of
 them: its tables and its log. Nothing is skipped: a machine without that server fails.
 """
-
+# ruff: noqa: S608 - programs and queries are put together from what stands here
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TRANSACTIONS = 2
 TABLES = ("branches", "tellers", "accounts")
 
 
-def call(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+def call(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401
     """Run a program; what it says is shown when it fails."""
     settings: dict[str, Any] = {
         "env": ENVIRONMENT,

@@ -249,7 +249,7 @@ class TestExceptions:
             assert shown[1:] == ["df says 0\n", "hint: free some\n"]
 
     def test_pickled(self) -> None:
-        error = pickle.loads(pickle.dumps(bp.SpecError("a", "b", "c")))
+        error = pickle.loads(pickle.dumps(bp.SpecError("a", "b", "c")))  # noqa: S301
         assert (str(error), error.hint, error.evidence, error.kind) == ("a", "b", "c", "spec")
 
 
