@@ -27,7 +27,10 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
     "${POSTGRES_HOST_AUTH_METHOD:-$(postgres -D "$PGDATA" -C password_encryption)}" >>"$PGDATA/pg_hba.conf"
 
   # The temporary server writes to standard output through pg_ctl, the final one to standard error.
-  PGUSER=$POSTGRES_USER pg_ctl -D "$PGDATA" -o "$(printf '%q ' "${@:2}") -c listen_addresses=''" -w start
+  arguments="-c listen_addresses=''"
+  # With no words, printf would still print an empty one.
+  [ $# -eq 1 ] || arguments="$(printf '%q ' "${@:2}")$arguments"
+  PGUSER=$POSTGRES_USER pg_ctl -D "$PGDATA" -o "$arguments" -w start
   export PGPASSWORD=${POSTGRES_PASSWORD:-}
   if [ "$POSTGRES_DB" != postgres ]; then
     psql -v ON_ERROR_STOP=1 -U "$POSTGRES_USER" -d postgres -c "CREATE DATABASE \"$POSTGRES_DB\""
