@@ -38,6 +38,8 @@ if [ "$level" = test ]; then
   [ -x /usr/lib/postgresql/15/bin/initdb ] || missing+=(postgresql-15)
   # setpriv and su run a part of the tests as an ordinary user.
   need su util-linux
+  # mysqlslap is what the statements of the workload slap are compared with.
+  need mysqlslap mariadb-client
 fi
 if [ ${#missing[@]} -gt 0 ]; then
   mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)

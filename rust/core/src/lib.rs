@@ -22,6 +22,7 @@ pub mod sampler;
 pub mod script;
 pub mod seam;
 pub mod sizing;
+pub mod slap;
 pub mod spec;
 mod trial;
 pub mod workload;
