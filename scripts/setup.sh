@@ -40,6 +40,8 @@ if [ "$level" = test ]; then
   need su util-linux
   # mysqlslap is what the statements of the workload slap are compared with.
   need mysqlslap mariadb-client
+  # The server that the wire, the session and the process engine are tested with.
+  need mariadbd mariadb-server
 fi
 if [ ${#missing[@]} -gt 0 ]; then
   mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
@@ -51,9 +53,18 @@ if [ ${#missing[@]} -gt 0 ]; then
       echo 'create_main_cluster = false' |
         "${as_root[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
     fi
+    if [ "$level" = test ] && [ ! -e /usr/sbin/policy-rc.d ]; then
+      # Nor a MariaDB server of Debian's own: nothing is started while packages are installed.
+      printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee /usr/sbin/policy-rc.d >/dev/null
+      trap '"${as_root[@]}" rm -f /usr/sbin/policy-rc.d' EXIT
+      "${as_root[@]}" chmod 755 /usr/sbin/policy-rc.d
+    fi
     "${as_root[@]}" apt-get -qq update || say "some package lists could not be refreshed"
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
       apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+    if [[ " ${missing[*]} " == *" mariadb-server "* ]]; then
+      "${as_root[@]}" systemctl --quiet disable mariadb 2>/dev/null || true
+    fi
   else
     say "not installed, and this user may not install them: ${missing[*]}"
   fi

@@ -258,6 +258,29 @@ impl WorkloadKind {
     }
 }
 
+/// Whether and how connections are encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TlsMode {
+    /// Never, even when the server offers it.
+    Off,
+    /// Always, without asking who the server is: it keeps out listeners, not impostors.
+    Require,
+    /// Always, and the server's certificate must be signed by the given authority and name the host.
+    Verify,
+}
+
+impl TlsMode {
+    /// The word in specs, plans and tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Require => "require",
+            Self::Verify => "verify",
+        }
+    }
+}
+
 /// How statements are sent; the words are pgbench's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
