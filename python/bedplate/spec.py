@@ -29,6 +29,7 @@ __all__ = [
     "Engine",
     "Ext4",
     "Levels",
+    "MariaDb",
     "Postgres",
     "SelectOnly",
     "SimpleUpdate",
@@ -145,6 +146,65 @@ class Postgres(_Table):
     locale: str | None = None
     encoding: str | None = None
     checksums: bool | None = None
+
+
+@dataclass(frozen=True)
+class MariaDb(_Table):
+    """A MariaDB server.
+
+    Parameters
+    ----------
+    version
+        Version, a prefix in whole components: ``"10.3"`` accepts 10.3.39. Default ``"10.3"``.
+    label
+        Name of this level of the factor ``engine``. Default ``mariadb-10.3``, after the version.
+    allow_other_version
+        Whether another version may run; every table then says which did. Only then does the image
+        that is built from Debian's packages, which is MariaDB 10.5, run in place of 10.3.
+    provision
+        ``"container"``, ``"process"`` (binaries on this machine) or ``"url"`` (a server that
+        exists already). Default ``"container"`` where Docker answers, otherwise ``"process"``.
+    image
+        Container: an image in place of the pinned one.
+    shm_size
+        Container: size of ``/dev/shm``. Default ``"256MiB"``.
+    memory
+        Container: memory limit.
+    cpus
+        Container: CPU limit in cores.
+    bin_dir
+        Process: directory that holds ``mariadbd``.
+    url
+        Url: where the server is, ``mysql://USER@HOST:PORT`` without a password, which is read from
+        the environment variable ``BEDPLATE_PASSWORD`` or ``MYSQL_PWD``.
+    transport
+        ``"unix"`` (default) or ``"tcp"``.
+    settings
+        MariaDB's system variables. ``innodb_flush_log_at_trx_commit`` is 1 and
+        ``innodb_doublewrite`` is on unless named here.
+    tls
+        ``"off"`` (default), ``"require"`` (encrypted, whoever the server is) or ``"verify"``.
+    tls_ca
+        PEM file with the certificates of the authorities that ``"verify"`` trusts.
+    """
+
+    kind: ClassVar[str | None] = "mariadb"
+
+    version: Levels[str] | None = None
+    _: KW_ONLY
+    label: str | None = None
+    allow_other_version: bool | None = None
+    provision: Literal["container", "process", "url"] | None = None
+    image: str | None = None
+    shm_size: Size | None = None
+    memory: Size | None = None
+    cpus: float | None = None
+    bin_dir: Path | None = None
+    url: str | None = None
+    transport: Literal["unix", "tcp"] | None = None
+    settings: Mapping[str, Levels[Scalar]] | None = None
+    tls: Literal["off", "require", "verify"] | None = None
+    tls_ca: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,7 +357,7 @@ class SelectOnly(_BuiltIn):
     kind: ClassVar[str | None] = "select-only"
 
 
-Engine: TypeAlias = Postgres
+Engine: TypeAlias = Postgres | MariaDb
 Storage: TypeAlias = Directory | Tmpfs | Ext4 | Xfs
 Workload: TypeAlias = TpcB | SimpleUpdate | SelectOnly
 

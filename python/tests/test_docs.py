@@ -160,7 +160,7 @@ def test_every_metric_is_documented() -> None:
     ("heading", "tables"),
     [
         ("## Top level", [bp.Spec]),
-        ("## `engine`", [bp.Postgres]),
+        ("## `engine`", [bp.Postgres, bp.MariaDb]),
         ("## `storage`", [bp.Directory, bp.Tmpfs, bp.Ext4, bp.Xfs]),
         ("## `workload`", [bp.TpcB, bp.SimpleUpdate, bp.SelectOnly]),
         ("## `design`", [bp.Design]),

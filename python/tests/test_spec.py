@@ -12,6 +12,7 @@ from bedplate.spec import (
     Design,
     Directory,
     Ext4,
+    MariaDb,
     Postgres,
     SelectOnly,
     SimpleUpdate,
@@ -25,6 +26,7 @@ from bedplate.spec import (
 def test_nothing_given_is_nothing_written() -> None:
     assert Spec().to_dict() == {}
     assert Postgres().to_dict() == {"kind": "postgres"}
+    assert MariaDb().to_dict() == {"kind": "mariadb"}
     assert Design().to_dict() == {}
 
 
@@ -51,6 +53,13 @@ def test_every_key_arrives() -> None:
             ),
             Postgres(provision="process", bin_dir=Path("/pg/bin")),
             Postgres(provision="url", url="postgresql://db/x"),
+            MariaDb(
+                "10.3.8",
+                allow_other_version=True,
+                settings={"innodb_buffer_pool_size": ["1G", "4G"]},
+                tls="verify",
+                tls_ca=Path("/ca.pem"),
+            ),
         ],
         storage=[
             Ext4(
@@ -96,6 +105,14 @@ def test_every_key_arrives() -> None:
             },
             {"kind": "postgres", "provision": "process", "bin_dir": "/pg/bin"},
             {"kind": "postgres", "provision": "url", "url": "postgresql://db/x"},
+            {
+                "kind": "mariadb",
+                "version": "10.3.8",
+                "allow_other_version": True,
+                "settings": {"innodb_buffer_pool_size": ["1G", "4G"]},
+                "tls": "verify",
+                "tls_ca": "/ca.pem",
+            },
         ],
         "storage": [
             {

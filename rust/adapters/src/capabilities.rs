@@ -1,16 +1,18 @@
 //! What this machine offers, gathered for the plan.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bedplate_core::capabilities::{Availability, Capabilities, PostgresBinaries};
+use bedplate_core::capabilities::{Availability, Binaries, Capabilities, EngineOffer};
+use bedplate_core::plan::EngineKind;
 
 use crate::engines::process;
 use crate::environment::{cpus, free_bytes, memory_bytes};
-use crate::{command, docker, images};
+use crate::images::{self, Image};
+use crate::{command, docker};
 
 /// File systems that are looked for among the kernel's modules.
 const FILESYSTEMS: [&str; 8] = ["btrfs", "ext2", "ext3", "ext4", "f2fs", "nilfs2", "xfs", "zfs"];
@@ -29,10 +31,9 @@ pub async fn capabilities(state_dir: &Path, work_dir: Option<&Path>) -> Capabili
         mkfs_ext4: tool("mkfs.ext4", "e2fsprogs"),
         mkfs_xfs: tool("mkfs.xfs", "xfsprogs"),
         filesystems: filesystems(),
-        postgres: postgres().await,
+        engines: engines().await,
         state_dir: state_dir.to_owned(),
         free_bytes: free_bytes(work_dir.unwrap_or(state_dir)).unwrap_or(0),
-        pinned_images: images::pins(),
     }
 }
 
@@ -134,43 +135,65 @@ fn modules(list: &str) -> Vec<String> {
         .collect()
 }
 
-/// PostgreSQL's binaries: those on `PATH`, then Debian's, newest first.
-async fn postgres() -> Vec<PostgresBinaries> {
-    let mut found: Vec<PostgresBinaries> = Vec::new();
-    for bin_dir in postgres_dirs() {
-        let Ok(bin_dir) = fs::canonicalize(bin_dir) else { continue };
-        let complete = ["initdb", "postgres"].iter().all(|name| bin_dir.join(name).is_file());
-        if !complete || found.iter().any(|known| known.bin_dir == bin_dir) {
-            continue;
-        }
-        if let Ok(version) = process::version_of(&bin_dir).await {
-            found.push(PostgresBinaries { version: version.number, bin_dir });
+/// What there is of each kind of database.
+async fn engines() -> BTreeMap<EngineKind, EngineOffer> {
+    let mut pins = images::pins();
+    let mut engines = BTreeMap::new();
+    for kind in EngineKind::ALL {
+        let built = Image::ALL.into_iter().filter(|image| image.engine() == Some(kind));
+        let offer = EngineOffer {
+            binaries: binaries(kind).await,
+            pinned_images: pins.remove(&kind).unwrap_or_default(),
+            built_images: built.map(|image| image.tag().to_owned()).collect(),
+        };
+        engines.insert(kind, offer);
+    }
+    engines
+}
+
+/// The installations of a database: those on `PATH`, then those in the usual places, newest first.
+async fn binaries(kind: EngineKind) -> Vec<Binaries> {
+    let mut found: Vec<Binaries> = Vec::new();
+    for dir in bin_dirs(kind) {
+        let Ok(dir) = fs::canonicalize(dir) else { continue };
+        let Ok((bin_dir, version)) = process::installation(kind, &dir).await else { continue };
+        if !found.iter().any(|known| known.bin_dir == bin_dir) {
+            found.push(Binaries { version: version.number, bin_dir });
         }
     }
     found
 }
 
-fn postgres_dirs() -> Vec<PathBuf> {
+fn bin_dirs(kind: EngineKind) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
     // A link to a program stands for the directory that the program is in.
     let linked: Vec<PathBuf> = dirs
         .iter()
-        .filter_map(|dir| fs::canonicalize(dir.join("postgres")).ok()?.parent().map(Path::to_owned))
+        .flat_map(|dir| process::server_names(kind).iter().map(move |name| dir.join(name)))
+        .filter_map(|file| fs::canonicalize(file).ok()?.parent().map(Path::to_owned))
         .collect();
     dirs.extend(linked);
-    let mut majors: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| {
-            let major = entry.file_name().to_str()?.parse().ok()?;
-            Some((major, entry.path().join("bin")))
-        })
-        .collect();
-    majors.sort_by(|a, b| b.cmp(a));
-    dirs.extend(majors.into_iter().map(|(_, dir)| dir));
-    dirs.push("/usr/local/pgsql/bin".into());
+    match kind {
+        EngineKind::Postgres => {
+            let mut majors: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter_map(|entry| {
+                    let major = entry.file_name().to_str()?.parse().ok()?;
+                    Some((major, entry.path().join("bin")))
+                })
+                .collect();
+            majors.sort_by(|a, b| b.cmp(a));
+            dirs.extend(majors.into_iter().map(|(_, dir)| dir));
+            dirs.push("/usr/local/pgsql/bin".into());
+        }
+        EngineKind::MariaDb => {
+            let usual = ["/usr/sbin", "/usr/bin", "/usr/local/mysql/bin", "/usr/local/mariadb/bin"];
+            dirs.extend(usual.map(PathBuf::from));
+        }
+    }
     dirs
 }
 
@@ -193,9 +216,14 @@ mod tests {
         assert!(offered.memory_bytes > 0);
         assert!(offered.free_bytes > 0);
         assert!(offered.filesystems.iter().any(|name| name == "tmpfs"));
-        assert!(offered.pinned_images.contains_key("13"));
-        for binaries in offered.postgres {
-            assert!(binaries.version.starts_with(|c: char| c.is_ascii_digit()), "{binaries:?}");
+        for (kind, version) in [(EngineKind::Postgres, "13"), (EngineKind::MariaDb, "10.3")] {
+            let offer = offered.engine(kind);
+            assert!(offer.pinned_images.contains_key(version));
+            assert_eq!(offer.built_images.len(), 1);
+            for binaries in &offer.binaries {
+                let number = |c: char| c.is_ascii_digit() || c == '.';
+                assert!(binaries.version.chars().all(number), "{binaries:?}");
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use bedplate_core::capabilities::{Availability, Capabilities};
+use bedplate_core::plan::EngineKind;
 use serde::Serialize;
 
 use crate::capabilities::capabilities;
@@ -54,7 +55,7 @@ pub async fn doctor(state_dir: &Path) -> Vec<Check> {
     for image in Image::ALL {
         checks.push(image_check(&offered, image).await);
     }
-    checks.push(binaries(&offered));
+    checks.extend(EngineKind::ALL.map(|kind| binaries(&offered, kind)));
     checks.push(clock());
     checks.push(governor());
     checks.push(space(&offered));
@@ -77,37 +78,45 @@ fn file_system(offered: &Capabilities, name: &str) -> Check {
 }
 
 async fn image_check(offered: &Capabilities, image: Image) -> Check {
+    // The official image, where the one that is built here stands in for another version of it.
     let title = match image {
         Image::Postgres13 => "image postgres-13",
+        Image::MariaDb105 => "image mariadb-10.3",
         Image::StorageHelper => "image storage-helper",
     };
-    let remedy = format!("bedplate images build {}", image.name());
+    let verb = if image == Image::MariaDb105 { "get" } else { "build" };
+    let remedy = format!("bedplate images {verb} {}", image.name());
     if !offered.docker.is_available() {
         return Check::bad(title, "cannot be looked for without Docker", remedy);
     }
-    if image == Image::Postgres13 {
-        let pinned = offered.pinned_images.get("13").map_or(&[] as &[_], Vec::as_slice);
-        for reference in pinned.iter().filter(|reference| reference.as_str() != image.tag()) {
-            let present = async { crate::docker::client()?.has_image(reference).await };
-            if matches!(present.await, Ok(true)) {
-                return Check::good(title, reference);
-            }
+    for reference in image.official() {
+        let present = async { crate::docker::client()?.has_image(&reference).await };
+        if matches!(present.await, Ok(true)) {
+            return Check::good(title, reference);
         }
     }
     match images::is_current(image).await {
+        Ok(true) if image == Image::MariaDb105 => Check::good(
+            "image mariadb-10.5",
+            format!(
+                "{}; no 10.3, so specs that ask for it need `allow_other_version`",
+                image.tag()
+            ),
+        ),
         Ok(true) => Check::good(title, image.tag()),
         Ok(false) => Check::bad(title, "is not here, or is of another recipe", remedy),
         Err(error) => Check::bad(title, error.message, remedy),
     }
 }
 
-fn binaries(offered: &Capabilities) -> Check {
-    let title = "PostgreSQL binaries";
-    if offered.postgres.is_empty() {
-        return Check::bad(title, "none found", "apt-get install postgresql");
+fn binaries(offered: &Capabilities, kind: EngineKind) -> Check {
+    let title = format!("{} binaries", kind.name());
+    let binaries = &offered.engine(kind).binaries;
+    if binaries.is_empty() {
+        let package = crate::engines::package(kind);
+        return Check::bad(title, "none found", format!("apt-get install {package}"));
     }
-    let list: Vec<String> = offered
-        .postgres
+    let list: Vec<String> = binaries
         .iter()
         .map(|found| format!("{} in {}", found.version, found.bin_dir.display()))
         .collect();
@@ -165,7 +174,10 @@ mod tests {
     #[tokio::test]
     async fn every_no_has_a_remedy() {
         let checks = doctor(Path::new("/tmp/bedplate-state")).await;
-        assert!(checks.len() >= 12);
+        assert!(checks.len() >= 14);
+        for name in ["PostgreSQL binaries", "MariaDB binaries"] {
+            assert!(checks.iter().any(|check| check.name == name), "{name}");
+        }
         for check in checks {
             assert_eq!(check.ok, check.remedy.is_none(), "{check:?}");
             assert!(!check.detail.is_empty());

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use bedplate_core::error::{Error, Result};
-use serde::Deserialize;
+use bedplate_core::plan::EngineKind;
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -24,6 +24,9 @@ const RECIPE_LABEL: &str = "bedplate.recipe";
 pub enum Image {
     /// PostgreSQL 13 from Debian's packages, with the contract of the official image.
     Postgres13,
+    /// MariaDB 10.5 from Debian's packages, with the contract of the official image. It is not
+    /// MariaDB 10.3, and stands in for it only where a spec allows another version.
+    MariaDb105,
     /// The file-system tools that site `docker` runs.
     StorageHelper,
 }
@@ -43,12 +46,13 @@ pub struct BuiltImage {
 
 impl Image {
     /// All that can be made.
-    pub const ALL: [Self; 2] = [Self::Postgres13, Self::StorageHelper];
+    pub const ALL: [Self; 3] = [Self::Postgres13, Self::MariaDb105, Self::StorageHelper];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Postgres13 => "postgres",
+            Self::MariaDb105 => "mariadb",
             Self::StorageHelper => "storage-helper",
         }
     }
@@ -69,7 +73,44 @@ impl Image {
     pub fn tag(self) -> &'static str {
         match self {
             Self::Postgres13 => "bedplate/postgres:13",
+            Self::MariaDb105 => "bedplate/mariadb:10.5",
             Self::StorageHelper => docker::STORAGE_HELPER_IMAGE,
+        }
+    }
+
+    /// The kind of database that is in it.
+    pub fn engine(self) -> Option<EngineKind> {
+        match self {
+            Self::Postgres13 => Some(EngineKind::Postgres),
+            Self::MariaDb105 => Some(EngineKind::MariaDb),
+            Self::StorageHelper => None,
+        }
+    }
+
+    /// The version of the official image that is wanted in its place.
+    pub(crate) fn stands_in_for(self) -> &'static str {
+        match self {
+            Self::Postgres13 => "13",
+            Self::MariaDb105 => "10.3",
+            Self::StorageHelper => "",
+        }
+    }
+
+    /// References of the official image that is wanted in its place.
+    pub(crate) fn official(self) -> Vec<String> {
+        let pins = self.engine().and_then(|kind| pins().remove(&kind));
+        let references = pins.and_then(|mut pins| pins.remove(self.stands_in_for()));
+        references.into_iter().flatten().filter(|reference| reference != self.tag()).collect()
+    }
+
+    /// What has to be said of it, where it is not what one may take it for.
+    fn caution(self) -> Option<&'static str> {
+        match self {
+            Self::MariaDb105 => Some(
+                "it is MariaDB 10.5, not 10.3: a spec that asks for 10.3 gets it only with \
+                 `allow_other_version = true`",
+            ),
+            Self::Postgres13 | Self::StorageHelper => None,
         }
     }
 
@@ -83,6 +124,9 @@ impl Image {
         match self {
             Self::Postgres13 => {
                 files!("postgres": "build.sh", "Dockerfile", "docker-entrypoint.sh")
+            }
+            Self::MariaDb105 => {
+                files!("mariadb": "build.sh", "Dockerfile", "docker-entrypoint.sh")
             }
             Self::StorageHelper => files!("storage-helper": "build.sh", "Dockerfile"),
         }
@@ -100,16 +144,11 @@ impl Image {
     }
 }
 
-/// The pinned images of PostgreSQL: version to references, in the order in which they are tried.
-pub fn pins() -> BTreeMap<String, Vec<String>> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Pins {
-        postgres: BTreeMap<String, Vec<String>>,
-    }
-    let pins: Pins = toml::from_str(include_str!("../../../images/pins.toml"))
-        .expect("the pins file is part of the program and tested");
-    pins.postgres
+/// The pinned images of each kind of database: version to references, in the order in which they are
+/// tried.
+pub fn pins() -> BTreeMap<EngineKind, BTreeMap<String, Vec<String>>> {
+    toml::from_str(include_str!("../../../images/pins.toml"))
+        .expect("the pins file is part of the program and tested")
 }
 
 /// Whether the daemon has an image that was made from this program's recipe.
@@ -164,6 +203,9 @@ pub async fn build(which: &[Image], progress: &(dyn Fn(&str) + Sync)) -> Result<
         })?;
         let built_in = started.elapsed();
         progress(&format!("image {tag} built in {} s", built_in.as_secs()));
+        if let Some(caution) = image.caution() {
+            progress(&format!("image {tag}: {caution}"));
+        }
         done.push(BuiltImage { image, tag, id, built_in: Some(built_in) });
     }
     Ok(done)
@@ -175,25 +217,14 @@ pub async fn build(which: &[Image], progress: &(dyn Fn(&str) + Sync)) -> Result<
 /// As [`build`].
 pub async fn get(which: &[Image], progress: &(dyn Fn(&str) + Sync)) -> Result<()> {
     for &image in which {
-        match pinned(image) {
-            Some(references) if container::preflight(&references).await.is_ok() => {
-                progress(&format!("image {} is here", references.join(" or ")));
-            }
-            _ => {
-                build(&[image], progress).await?;
-            }
+        let official = image.official();
+        if !official.is_empty() && container::preflight(&official).await.is_ok() {
+            progress(&format!("image {} is here", official.join(" or ")));
+        } else {
+            build(&[image], progress).await?;
         }
     }
     Ok(())
-}
-
-/// The references of the official image that stand for `image`, where there is one.
-fn pinned(image: Image) -> Option<Vec<String>> {
-    let pins = pins();
-    let references = pins
-        .values()
-        .find(|references| references.iter().any(|reference| reference == image.tag()))?;
-    Some(references.iter().filter(|reference| *reference != image.tag()).cloned().collect())
 }
 
 async fn build_one(image: Image) -> Result<()> {
@@ -270,9 +301,10 @@ mod tests {
     #[test]
     fn every_pin_is_by_digest_or_built_here() {
         let pins = pins();
-        assert!(pins.contains_key("13"));
+        assert!(pins[&EngineKind::Postgres].contains_key("13"));
+        assert!(pins[&EngineKind::MariaDb].contains_key("10.3"));
         let built = Image::ALL.map(Image::tag);
-        for image in pins.values().flatten() {
+        for image in pins.values().flat_map(BTreeMap::values).flatten() {
             assert!(image.contains("@sha256:") || built.contains(&image.as_str()), "{image}");
         }
     }
@@ -281,11 +313,25 @@ mod tests {
     fn an_unknown_image_is_refused() {
         assert_eq!(Image::from_name("postgres"), Ok(Image::Postgres13));
         let error = Image::from_name("mysql").unwrap_err();
-        assert_eq!(error.hint.as_deref(), Some("one of: postgres, storage-helper"));
+        assert_eq!(error.hint.as_deref(), Some("one of: postgres, mariadb, storage-helper"));
+    }
+
+    #[test]
+    fn what_is_not_the_version_asked_for_says_so() {
+        let official = Image::MariaDb105.official();
+        assert!(official[0].starts_with("mariadb:10.3.39@sha256:"), "{official:?}");
+        // It is no pin of 10.3: only a spec that allows another version gets it.
+        assert!(
+            !pins()[&EngineKind::MariaDb]["10.3"].contains(&Image::MariaDb105.tag().to_owned())
+        );
+        assert!(Image::MariaDb105.caution().unwrap().contains("not 10.3"));
+        assert!(Image::Postgres13.official()[0].starts_with("postgres:13.23@sha256:"));
+        assert_eq!(Image::StorageHelper.official(), [""; 0]);
     }
 
     #[test]
     fn recipes_differ() {
-        assert_ne!(Image::Postgres13.recipe_hash(), Image::StorageHelper.recipe_hash());
+        let hashes = std::collections::BTreeSet::from(Image::ALL.map(Image::recipe_hash));
+        assert_eq!(hashes.len(), Image::ALL.len());
     }
 }

@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bedplate_core::error::{Error, Result};
+use bedplate_core::plan::TlsMode;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
@@ -68,13 +69,24 @@ pub enum Resource {
         /// Its data directory's absolute path.
         data_dir: PathBuf,
     },
-    /// A schema in a server that existed already; dropped only if its comment carries our mark.
+    /// A schema in a server that existed already; dropped only if it carries our mark.
     Schema {
-        /// Connection URL without a password.
+        /// Connection URL without a password; its scheme tells the kind of the server.
         url: String,
         /// The schema's name.
         schema: String,
+        /// How connections to the server are encrypted.
+        #[serde(default = "no_tls")]
+        tls: TlsMode,
+        /// The certificates that mode `verify` trusts.
+        #[serde(default)]
+        tls_ca: Option<PathBuf>,
     },
+}
+
+/// What ledgers without a word about it mean.
+fn no_tls() -> TlsMode {
+    TlsMode::Off
 }
 
 impl fmt::Display for Resource {

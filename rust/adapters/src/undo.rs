@@ -14,6 +14,7 @@ use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
 
+use crate::drivers::tls::ClientTls;
 use crate::ledger::{Ledger, Resource};
 use crate::{command, docker, mountinfo};
 
@@ -22,6 +23,8 @@ const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 /// How long a server has to follow SIGQUIT.
 const QUIT_WITHIN: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(50);
+/// Names of the programs of database servers, as the kernel has them.
+const SERVERS: [&str; 4] = ["postgres", "postmaster", "mariadbd", "mysqld"];
 
 /// Undoes one thing.
 pub(crate) async fn undo(ledger: &Ledger, resource: &Resource) -> Result<()> {
@@ -35,7 +38,10 @@ pub(crate) async fn undo(ledger: &Ledger, resource: &Resource) -> Result<()> {
         }
         Resource::Mount { path } => unmount(path).await,
         Resource::ServerProcess { data_dir } => stop_server(data_dir).await,
-        Resource::Schema { url, schema } => crate::engines::url::drop_schema(url, schema).await,
+        Resource::Schema { url, schema, tls, tls_ca } => {
+            let tls = ClientTls::new(*tls, tls_ca.as_deref())?;
+            crate::engines::url::drop_schema(url, schema, tls).await
+        }
     }
 }
 
@@ -190,7 +196,7 @@ fn server_processes(data_dir: &Path) -> Result<Vec<Pid>> {
         else {
             continue;
         };
-        if cwd == data_dir && matches!(name.trim_end(), "postgres" | "postmaster") {
+        if cwd == data_dir && SERVERS.contains(&name.trim_end()) {
             found.extend(Pid::from_raw(pid));
         }
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::plan::EngineKind;
 
 /// What the machine offers to a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,14 +28,24 @@ pub struct Capabilities {
     pub mkfs_xfs: Availability,
     /// File systems that the kernel can mount, built in or as a module that can be loaded.
     pub filesystems: Vec<String>,
-    /// PostgreSQL binaries of this machine.
-    pub postgres: Vec<PostgresBinaries>,
+    /// What there is of each kind of database.
+    pub engines: BTreeMap<EngineKind, EngineOffer>,
     /// Where short-lived files and the ledger are kept unless a spec says otherwise.
     pub state_dir: PathBuf,
     /// Free bytes where volumes will be made: the spec's `work_dir`, else `state_dir`.
     pub free_bytes: u64,
+}
+
+/// What there is of one kind of database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EngineOffer {
+    /// Installations on this machine.
+    pub binaries: Vec<Binaries>,
     /// Version to image references, in the order in which they are tried.
     pub pinned_images: BTreeMap<String, Vec<String>>,
+    /// References of the images that `bedplate images build` makes, of whatever version.
+    pub built_images: Vec<String>,
 }
 
 /// Whether something can be used here.
@@ -52,14 +63,26 @@ pub enum Availability {
     },
 }
 
-/// One installation of PostgreSQL.
+/// One installation of a database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PostgresBinaries {
-    /// What `postgres --version` says, the number alone: `15.18`.
+pub struct Binaries {
+    /// What the server's program says of itself, the number alone: `15.18`.
     pub version: String,
-    /// Directory that holds `initdb` and `postgres`.
+    /// Directory that holds the server's program.
     pub bin_dir: PathBuf,
+}
+
+impl Capabilities {
+    /// What there is of a kind of database.
+    pub fn engine(&self, kind: EngineKind) -> &EngineOffer {
+        static NOTHING: EngineOffer = EngineOffer {
+            binaries: Vec::new(),
+            pinned_images: BTreeMap::new(),
+            built_images: Vec::new(),
+        };
+        self.engines.get(&kind).unwrap_or(&NOTHING)
+    }
 }
 
 impl Availability {

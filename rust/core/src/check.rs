@@ -2,12 +2,22 @@
 //! here was read back from the live server.
 
 use crate::error::{Error, Result};
-use crate::plan::EnginePlan;
+use crate::plan::{EngineKind, EnginePlan};
 use crate::record::ServerFacts;
 
-/// Settings that decide whether a commit is on stable storage; they are compared in every trial.
-pub const DURABILITY_SETTINGS: [&str; 4] =
-    ["fsync", "synchronous_commit", "full_page_writes", "wal_sync_method"];
+/// The settings that decide whether a commit is on stable storage, each with its safe value as the live
+/// server shows it. They are in every plan, whatever the server's own configuration says, and are
+/// compared in every trial.
+pub fn durability(kind: EngineKind) -> &'static [(&'static str, &'static str)] {
+    match kind {
+        EngineKind::Postgres => {
+            &[("fsync", "on"), ("full_page_writes", "on"), ("synchronous_commit", "on")]
+        }
+        EngineKind::MariaDb => {
+            &[("innodb_doublewrite", "ON"), ("innodb_flush_log_at_trx_commit", "1")]
+        }
+    }
+}
 
 /// Checks that the server's version is the one asked for, in whole components: `13` is served by
 /// 13.23, and neither by 130 nor by 15.
@@ -34,13 +44,13 @@ pub fn check_version(engine: &EnginePlan, live: &ServerFacts) -> Result<()> {
 pub fn check_settings(engine: &EnginePlan, live: &ServerFacts) -> Result<()> {
     let mut differing: Vec<(bool, String)> = Vec::new();
     for (key, declared) in &engine.settings {
-        let name = key.to_ascii_lowercase();
-        let durability = DURABILITY_SETTINGS.contains(&name.as_str());
+        let name = live_name(engine.kind, key);
+        let durability = durability(engine.kind).iter().any(|(known, _)| *known == name);
         let actual = live.settings.get(&name).or_else(|| {
-            live.settings.iter().find(|(n, _)| n.eq_ignore_ascii_case(key)).map(|(_, v)| v)
+            live.settings.iter().find(|(n, _)| n.eq_ignore_ascii_case(&name)).map(|(_, v)| v)
         });
         match actual {
-            Some(actual) if same_value(&name, declared, actual) => {}
+            Some(actual) if same_value(engine.kind, &name, declared, actual) => {}
             Some(actual) => differing.push((
                 !durability,
                 format!("`engine.settings.{key}` is declared as `{declared}`, but the live server has `{actual}`"),
@@ -60,12 +70,76 @@ pub fn check_settings(engine: &EnginePlan, live: &ServerFacts) -> Result<()> {
     Err(if rest.is_empty() { error } else { error.evidence(rest.join("\n")) })
 }
 
+/// A setting's name as the live server shows it; MariaDB takes dashes for underscores.
+fn live_name(kind: EngineKind, name: &str) -> String {
+    let name = name.to_ascii_lowercase();
+    match kind {
+        EngineKind::Postgres => name,
+        EngineKind::MariaDb => name.replace('-', "_"),
+    }
+}
+
 /// Whether two spellings of a setting's value mean the same: `1024MB` and `1GB`, `true` and `on`.
-pub fn same_value(name: &str, declared: &str, live: &str) -> bool {
+/// `name` is spelt as the live server spells it.
+pub fn same_value(kind: EngineKind, name: &str, declared: &str, live: &str) -> bool {
     let (declared, live) = (declared.trim(), live.trim());
     if declared.eq_ignore_ascii_case(live) {
         return true;
     }
+    match kind {
+        EngineKind::Postgres => same_in_postgres(name, declared, live),
+        EngineKind::MariaDb => same_in_mariadb(name, declared, live),
+    }
+}
+
+/// MariaDB shows sizes in bytes, switches as `ON` and `OFF`, and lists in an order of its own.
+fn same_in_mariadb(name: &str, declared: &str, live: &str) -> bool {
+    let parts = |text: &str| -> Vec<String> {
+        let parts = text.split(',').map(|part| part.trim().to_ascii_lowercase());
+        parts.filter(|part| !part.is_empty()).collect()
+    };
+    match name {
+        // Given the name of a file, shown as a switch.
+        "log_bin" if boolean(declared).is_none() => return live.eq_ignore_ascii_case("on"),
+        // Flags that are not named keep their defaults.
+        "optimizer_switch" => {
+            let live = parts(live);
+            return parts(declared).iter().all(|flag| live.contains(flag));
+        }
+        "sql_mode" => {
+            let (mut declared, mut live) = (parts(declared), parts(live));
+            declared.sort();
+            live.sort();
+            return declared == live;
+        }
+        _ => {}
+    }
+    if live.eq_ignore_ascii_case("on") || live.eq_ignore_ascii_case("off") {
+        return boolean(declared) == Some(live.eq_ignore_ascii_case("on"));
+    }
+    matches!(
+        (mariadb_number(declared), mariadb_number(live)),
+        (Some(declared), Some(live)) if declared == live
+    )
+}
+
+/// A number with one of MariaDB's suffixes, which are powers of 1024 in either letter case.
+fn mariadb_number(text: &str) -> Option<f64> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let power = match text[number.len()..].to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        "p" => 5,
+        "e" => 6,
+        _ => return None,
+    };
+    number.parse::<f64>().ok().map(|number| number * 1024_f64.powi(power))
+}
+
+fn same_in_postgres(name: &str, declared: &str, live: &str) -> bool {
     // -1 asks the server to choose, and it then shows what it chose.
     if name == "wal_buffers" && declared == "-1" {
         return true;
@@ -210,18 +284,24 @@ mod tests {
 
     use super::*;
     use crate::plan::version_has_prefix;
-    use crate::plan::{EngineKind, Initdb, Provision, TransportKind};
+    use crate::plan::{Provision, TlsMode, TransportKind};
 
     fn engine(version: &str, settings: &[(&str, &str)]) -> EnginePlan {
+        engine_of(EngineKind::Postgres, version, settings)
+    }
+
+    fn engine_of(kind: EngineKind, version: &str, settings: &[(&str, &str)]) -> EnginePlan {
         EnginePlan {
-            label: "postgres".into(),
-            kind: EngineKind::Postgres,
+            label: "x".into(),
+            kind,
             version: version.into(),
             allow_other_version: false,
             provision: Provision::Url { url: String::new() },
             transport: TransportKind::Unix,
             settings: map(settings),
-            initdb: Initdb { locale: "C".into(), encoding: "UTF8".into(), checksums: false },
+            tls: TlsMode::Off,
+            tls_ca: None,
+            initdb: None,
         }
     }
 
@@ -284,7 +364,8 @@ mod tests {
             ("wal_sync_method", "fdatasync", "fdatasync"),
             ("some_text", "", ""),
         ] {
-            assert!(same_value(name, declared, shown), "{name} {declared} {shown}");
+            let same = same_value(EngineKind::Postgres, name, declared, shown);
+            assert!(same, "{name} {declared} {shown}");
         }
     }
 
@@ -301,8 +382,53 @@ mod tests {
             ("checkpoint_timeout", "5MB", "5s"),
             ("work_mem", "lots", "4MB"),
         ] {
-            assert!(!same_value(name, declared, shown), "{name} {declared} {shown}");
+            let same = same_value(EngineKind::Postgres, name, declared, shown);
+            assert!(!same, "{name} {declared} {shown}");
         }
+    }
+
+    #[test]
+    fn mariadb_has_spellings_of_its_own() {
+        for (name, declared, shown, expected) in [
+            ("innodb_buffer_pool_size", "1G", "1073741824", true),
+            ("innodb_buffer_pool_size", "256m", "268435456", true),
+            ("innodb_buffer_pool_size", "128K", "131072", true),
+            ("innodb_buffer_pool_size", "1G", "1000000000", false),
+            ("innodb_buffer_pool_size", "1GB", "1073741824", false),
+            ("innodb_buffer_pool_size", "1.5G", "1610612736", true),
+            ("innodb_doublewrite", "1", "ON", true),
+            ("innodb_doublewrite", "true", "ON", true),
+            ("innodb_doublewrite", "off", "ON", false),
+            ("innodb_doublewrite", "0", "OFF", true),
+            ("innodb_flush_log_at_trx_commit", "1", "1", true),
+            ("innodb_flush_log_at_trx_commit", "2", "1", false),
+            ("innodb_flush_method", "o_direct", "O_DIRECT", true),
+            ("innodb_flush_method", "fsync", "O_DIRECT", false),
+            ("long_query_time", "2", "2.000000", true),
+            ("log_bin", "binlog", "ON", true),
+            ("log_bin", "binlog", "OFF", false),
+            ("log_bin", "0", "OFF", true),
+            ("sql_mode", "ansi_quotes, STRICT_ALL_TABLES", "STRICT_ALL_TABLES,ANSI_QUOTES", true),
+            ("sql_mode", "ANSI_QUOTES", "STRICT_ALL_TABLES,ANSI_QUOTES", false),
+            ("sql_mode", "", "", true),
+            ("optimizer_switch", "mrr=on", "index_merge=on,mrr=on", true),
+            ("optimizer_switch", "mrr=off", "index_merge=on,mrr=on", false),
+            ("tmpdir", "é", "/tmp", false),
+        ] {
+            let same = same_value(EngineKind::MariaDb, name, declared, shown);
+            assert_eq!(same, expected, "{name} {declared} {shown}");
+        }
+        let settings = [("innodb-doublewrite", "1"), ("Max_Connections", "200")];
+        let engine = engine_of(EngineKind::MariaDb, "10.3", &settings);
+        let with = |flush: &str| {
+            live("10.3.39", &[("innodb_doublewrite", flush), ("max_connections", "200")])
+        };
+        assert_eq!(check_settings(&engine, &with("ON")), Ok(()));
+        let error = check_settings(&engine, &with("OFF")).unwrap_err();
+        assert_eq!(
+            error.message,
+            "`engine.settings.innodb-doublewrite` is declared as `1`, but the live server has `OFF`"
+        );
     }
 
     #[test]

@@ -88,23 +88,43 @@ pub struct EnginePlan {
     pub transport: TransportKind,
     /// Settings given to the server and read back from it, the durability settings always among them.
     pub settings: BTreeMap<String, String>,
-    /// How the cluster is initialised.
-    pub initdb: Initdb,
+    /// Whether and how connections are encrypted.
+    pub tls: TlsMode,
+    /// File, in PEM, with the certificates of the authorities that `verify` trusts; absent in the
+    /// other modes.
+    pub tls_ca: Option<PathBuf>,
+    /// How the cluster is initialised; absent where there is nothing to choose (MariaDB, or a server
+    /// that exists already).
+    pub initdb: Option<Initdb>,
 }
 
 /// Kinds of database engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineKind {
     /// PostgreSQL.
     Postgres,
+    /// MariaDB.
+    MariaDb,
 }
 
 impl EngineKind {
+    /// All kinds.
+    pub const ALL: [Self; 2] = [Self::Postgres, Self::MariaDb];
+
     /// The word in specs, plans and tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
+            Self::MariaDb => "mariadb",
+        }
+    }
+
+    /// The name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "PostgreSQL",
+            Self::MariaDb => "MariaDB",
         }
     }
 }
@@ -126,13 +146,13 @@ pub enum Provision {
     },
     /// Binaries on this machine.
     Process {
-        /// Directory that holds `initdb` and `postgres`.
+        /// Directory that holds the server's program.
         bin_dir: PathBuf,
     },
     /// A server that exists already; only a schema of ours is made in it.
     Url {
         /// Connection URL without its password, which is read from the environment variable
-        /// `BEDPLATE_PASSWORD` or `PGPASSWORD`.
+        /// `BEDPLATE_PASSWORD`, or else `PGPASSWORD` or `MYSQL_PWD`.
         url: String,
     },
 }
@@ -157,7 +177,7 @@ impl TransportKind {
     }
 }
 
-/// Keys of `initdb`.
+/// Keys of PostgreSQL's `initdb`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Initdb {

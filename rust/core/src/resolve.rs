@@ -4,12 +4,13 @@
 //! |---|---|
 //! | `site` | `local` as root, otherwise `docker` when the daemon answers, otherwise `local`; `local` for provision `process` and `url` |
 //! | `work_dir` | `work` in the state directory |
-//! | `engine.version` | `13` |
+//! | `engine.version` | PostgreSQL `13`, MariaDB `10.3` |
 //! | `engine.provision` | `container` when the daemon answers or the site is `docker`, otherwise `process` |
 //! | `engine.shm_size` | 256 MiB |
 //! | `engine.transport` | `unix`; for provision `url`, what the URL says |
-//! | `engine.settings` | `fsync`, `synchronous_commit`, `full_page_writes` are `on` |
-//! | `engine.locale`, `encoding`, `checksums` | `C`, `UTF8`, `false` |
+//! | `engine.settings` | those of [`crate::check::durability`] are safe |
+//! | `engine.tls` | `off` |
+//! | `engine.locale`, `encoding`, `checksums` | PostgreSQL: `C`, `UTF8`, `false` |
 //! | `storage.label` | the kind |
 //! | `storage.size` | see [`crate::sizing`]; equal for all cells of one scale |
 //! | `storage.path` | the work directory |

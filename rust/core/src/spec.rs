@@ -19,7 +19,8 @@
 //! probable key or word for a near miss.
 //!
 //! Sizes are bytes or text: `KiB MiB GiB TiB` are binary, `kB MB GB TB` decimal. (Values of
-//! `engine.settings` go to PostgreSQL as they are, and its `kB MB GB TB` are binary.)
+//! `engine.settings` go to the server as they are; PostgreSQL's `kB MB GB TB` and MariaDB's `K M G T`
+//! are binary.)
 
 mod tree;
 mod units;
@@ -31,7 +32,9 @@ pub(crate) use tree::near_miss;
 use tree::{Field, Node, Table};
 
 use crate::error::{Error, Result};
-use crate::plan::{EngineKind, Profile, QueryProtocol, SiteKind, TransportKind, WorkloadKind};
+use crate::plan::{
+    EngineKind, Profile, QueryProtocol, SiteKind, TlsMode, TransportKind, WorkloadKind,
+};
 
 /// A study as it was written.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -81,11 +84,15 @@ pub struct EngineSpec {
     pub transport: Option<TransportKind>,
     /// Settings, each with its levels.
     pub settings: BTreeMap<String, Vec<String>>,
-    /// Locale given to `initdb`.
+    /// Whether and how connections are encrypted.
+    pub tls: Option<TlsMode>,
+    /// File with the certificates of the authorities that `verify` trusts.
+    pub tls_ca: Option<PathBuf>,
+    /// PostgreSQL: locale given to `initdb`.
     pub locale: Option<String>,
-    /// Encoding given to `initdb`.
+    /// PostgreSQL: encoding given to `initdb`.
     pub encoding: Option<String>,
-    /// Data checksums.
+    /// PostgreSQL: data checksums.
     pub checksums: Option<bool>,
 }
 
@@ -105,6 +112,8 @@ impl Default for EngineSpec {
             url: None,
             transport: None,
             settings: BTreeMap::new(),
+            tls: None,
+            tls_ca: None,
             locale: None,
             encoding: None,
             checksums: None,
@@ -222,7 +231,8 @@ pub struct DesignSpec {
 }
 
 const SITES: [(&str, SiteKind); 2] = [("local", SiteKind::Local), ("docker", SiteKind::Docker)];
-const ENGINES: [(&str, EngineKind); 1] = [("postgres", EngineKind::Postgres)];
+const ENGINES: [(&str, EngineKind); 2] =
+    [("postgres", EngineKind::Postgres), ("mariadb", EngineKind::MariaDb)];
 const PROVISIONS: [(&str, ProvisionKind); 3] = [
     ("container", ProvisionKind::Container),
     ("process", ProvisionKind::Process),
@@ -230,6 +240,8 @@ const PROVISIONS: [(&str, ProvisionKind); 3] = [
 ];
 const TRANSPORTS: [(&str, TransportKind); 2] =
     [("unix", TransportKind::Unix), ("tcp", TransportKind::Tcp)];
+const TLS_MODES: [(&str, TlsMode); 3] =
+    [("off", TlsMode::Off), ("require", TlsMode::Require), ("verify", TlsMode::Verify)];
 /// Kinds of storage that have their time later; they are no near miss of another.
 const STORAGES_LATER: [&str; 6] = ["ext2", "ext3", "btrfs", "f2fs", "nilfs2", "zfs"];
 const WORKLOADS: [(&str, WorkloadKind); 3] = [
@@ -251,7 +263,7 @@ const PROFILES: [(&str, Profile); 4] = [
 
 const SPEC_KEYS: [&str; 7] =
     ["name", "site", "work_dir", "engine", "storage", "workload", "design"];
-const ENGINE_KEYS: [&str; 16] = [
+const ENGINE_KEYS: [&str; 18] = [
     "kind",
     "label",
     "version",
@@ -265,6 +277,8 @@ const ENGINE_KEYS: [&str; 16] = [
     "url",
     "transport",
     "settings",
+    "tls",
+    "tls_ca",
     "locale",
     "encoding",
     "checksums",
@@ -390,11 +404,12 @@ fn read_all<T>(table: &Table<'_>, key: &str, read: fn(&Table<'_>) -> Result<T>) 
 
 fn read_engine(table: &Table<'_>) -> Result<EngineSpec> {
     table.check_keys(&ENGINE_KEYS, home_of)?;
+    let kind = table
+        .value("kind", |field| field.word("kind of engine", &ENGINES))?
+        .unwrap_or(EngineKind::Postgres);
     Ok(EngineSpec {
         label: table.value("label", Field::name)?,
-        kind: table
-            .value("kind", |field| field.word("kind of engine", &ENGINES))?
-            .unwrap_or(EngineKind::Postgres),
+        kind,
         version: table.levels("version", read_version)?,
         allow_other_version: table.value("allow_other_version", Field::boolean)?.unwrap_or(false),
         provision: table.value("provision", |field| field.word("provision", &PROVISIONS))?,
@@ -403,9 +418,11 @@ fn read_engine(table: &Table<'_>) -> Result<EngineSpec> {
         memory_bytes: table.value("memory", Field::size_bytes)?,
         cpus: table.value("cpus", Field::number)?,
         bin_dir: table.value("bin_dir", Field::absolute_path)?,
-        url: table.value("url", read_url)?,
+        url: table.value("url", |field| read_url(field, kind))?,
         transport: table.value("transport", |field| field.word("transport", &TRANSPORTS))?,
-        settings: table.value("settings", read_settings)?.unwrap_or_default(),
+        settings: table.value("settings", |field| read_settings(field, kind))?.unwrap_or_default(),
+        tls: table.value("tls", |field| field.word("mode of TLS", &TLS_MODES))?,
+        tls_ca: table.value("tls_ca", Field::absolute_path)?,
         locale: table.value("locale", Field::text)?,
         encoding: table.value("encoding", Field::text)?,
         checksums: table.value("checksums", Field::boolean)?,
@@ -428,10 +445,22 @@ fn read_version(field: &Field<'_>) -> Result<String> {
     }
 }
 
-/// The error never repeats the value: it holds the password.
-fn read_url(field: &Field<'_>) -> Result<String> {
+/// The form of an engine's URL, for people.
+pub(crate) fn url_form(kind: EngineKind) -> &'static str {
+    match kind {
+        EngineKind::Postgres => "postgresql://USER@HOST:PORT/DATABASE",
+        EngineKind::MariaDb => "mysql://USER@HOST:PORT",
+    }
+}
+
+/// The error about a password never repeats the value that holds it.
+fn read_url(field: &Field<'_>, kind: EngineKind) -> Result<String> {
     let url = field.text()?;
-    let advice = "set it in the environment variable BEDPLATE_PASSWORD or PGPASSWORD";
+    let (schemes, variable) = match kind {
+        EngineKind::Postgres => (["postgresql", "postgres"], "PGPASSWORD"),
+        EngineKind::MariaDb => (["mysql", "mariadb"], "MYSQL_PWD"),
+    };
+    let advice = format!("set it in the environment variable BEDPLATE_PASSWORD or {variable}");
     let (base, query) = url.split_once('?').unwrap_or((url.as_str(), ""));
     let Some((scheme, rest)) = base.split_once("://") else {
         return Err(Error::spec(format!("`{}` has no scheme", field.path))
@@ -442,16 +471,20 @@ fn read_url(field: &Field<'_>) -> Result<String> {
     if user.contains(':') || query.split('&').any(|part| part.starts_with("password=")) {
         return Err(Error::spec(format!("`{}` holds a password", field.path)).hint(advice));
     }
-    if scheme != "postgresql" && scheme != "postgres" {
-        return Err(field.error("but its scheme must be postgresql or postgres"));
+    if !schemes.contains(&scheme) {
+        return Err(field.error(format!("but its scheme must be {}", schemes.join(" or "))));
     }
     Ok(url)
 }
 
-fn read_settings(field: &Field<'_>) -> Result<BTreeMap<String, Vec<String>>> {
+/// Names are in lower case; MariaDB's may be written with dashes, and are kept as the server shows them.
+fn read_settings(field: &Field<'_>, kind: EngineKind) -> Result<BTreeMap<String, Vec<String>>> {
     let mut settings = BTreeMap::new();
     for (key, value) in field.table()?.fields() {
-        let name = key.to_ascii_lowercase();
+        let mut name = key.to_ascii_lowercase();
+        if kind == EngineKind::MariaDb {
+            name = name.replace('-', "_");
+        }
         if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.".contains(&b))
         {
             return Err(Error::spec(format!("`{}` is not the name of a setting", value.path)));
@@ -465,7 +498,7 @@ fn read_settings(field: &Field<'_>) -> Result<BTreeMap<String, Vec<String>>> {
         })?;
         if settings.insert(name, levels).is_some() {
             return Err(Error::spec(format!(
-                "`{}` is there twice, in different letter cases",
+                "`{}` is there twice, in different spellings",
                 value.path
             )));
         }

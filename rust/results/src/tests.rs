@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bedplate_core::plan::{
     Cell, Design, EngineKind, EnginePlan, Initdb, LoopVolume, PLAN_VERSION, Plan, Profile,
-    Provision, QueryProtocol, RunLength, SiteKind, StorageKind, StoragePlan, TransportKind,
+    Provision, QueryProtocol, RunLength, SiteKind, StorageKind, StoragePlan, TlsMode, TransportKind,
     WorkloadKind, WorkloadPlan,
 };
 use bedplate_core::record::{
@@ -48,7 +48,9 @@ fn cell(storage: &str) -> Cell {
             provision: Provision::Process { bin_dir: PathBuf::from("/usr/lib/postgresql/13/bin") },
             transport: TransportKind::Unix,
             settings: map(&[("fsync", "on")]),
-            initdb: Initdb { locale: "C".into(), encoding: "UTF8".into(), checksums: false },
+            tls: TlsMode::Off,
+            tls_ca: None,
+            initdb: Some(Initdb { locale: "C".into(), encoding: "UTF8".into(), checksums: false }),
         },
         storage: StoragePlan {
             label: storage.to_owned(),

@@ -26,23 +26,15 @@ use testcontainers::runners::AsyncRunner;
 use testcontainers::{GenericImage, ImageExt};
 
 use super::{
-    EngineContext, initdb_arguments, make_socket_directory, not_ready, port, random_password,
-    read_facts, server_arguments, setting, socket_path,
+    Access, EngineContext, Particulars, client_tls, database, make_socket_directory, not_ready,
+    port, random_password, setting, socket_path,
 };
-use crate::drivers::session;
 use crate::images::Image;
 use crate::ledger::Resource;
 use crate::mountinfo;
 
-/// Where the volume is mounted, as in the official image.
-const MOUNT_POINT: &str = "/var/lib/postgresql/data";
-/// The data directory: below the mount, whose root may hold a `lost+found`.
-const DATA_DIRECTORY: &str = "/var/lib/postgresql/data/pgdata";
 /// Where the host's directory for the Unix socket is mounted.
 const SOCKET_DIRECTORY: &str = "/bedplate-socket";
-/// What the server says, on standard error, when it accepts connections. The temporary server of the
-/// first start says so too, but on standard output.
-const READY: &str = "database system is ready to accept connections";
 
 /// How long a server may take to get ready.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(90);
@@ -114,12 +106,27 @@ async fn choose_image(docker: &Docker, images: &[String], pull: Pull) -> Result<
             reason.split_once(": ").map_or(reason.as_str(), |(_, reason)| reason)
         })
     ))
-    .hint(if images.iter().any(|image| image == Image::Postgres13.tag()) {
-        "bedplate images build postgres"
-    } else {
-        "pull or build it, or leave `engine.image` out: then the pinned one is taken"
-    })
+    .hint(remedy(images))
     .evidence(reasons.join("\n")))
+}
+
+/// What brings one of the images.
+fn remedy(images: &[String]) -> String {
+    let here = |image: &&Image| images.iter().any(|wanted| wanted == image.tag());
+    if let Some(image) = Image::ALL.iter().find(here) {
+        return format!("bedplate images build {}", image.name());
+    }
+    match Image::ALL.into_iter().find(|image| image.official().iter().any(|i| images.contains(i))) {
+        Some(image) => format!(
+            "set `engine.allow_other_version = true` to have {} instead, which `bedplate images build \
+             {}` makes, or name an image with `engine.image`",
+            image.tag(),
+            image.name()
+        ),
+        None => {
+            "pull or build it, or leave `engine.image` out: then the pinned one is taken".into()
+        }
+    }
 }
 
 async fn inspect_image(
@@ -195,11 +202,14 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
     let name = ctx.id.resource_name();
     let port = port(ctx.engine)?;
     let password = random_password()?;
-    let mut command: Vec<String> = vec!["postgres".into()];
-    command.extend(server_arguments(ctx.engine));
+    let database = database(ctx.engine.kind);
+    let about = database.particulars();
+    let tls = client_tls(ctx.engine)?;
     let mut mounts = vec![match ctx.volume.location() {
-        VolumeLocation::Path(path) => Mount::bind_mount(path.display().to_string(), MOUNT_POINT),
-        VolumeLocation::DockerVolume(volume) => Mount::volume_mount(volume, MOUNT_POINT),
+        VolumeLocation::Path(path) => {
+            Mount::bind_mount(path.display().to_string(), about.mount_point)
+        }
+        VolumeLocation::DockerVolume(volume) => Mount::volume_mount(volume, about.mount_point),
         VolumeLocation::Existing => {
             return Err(Error::spec("a container needs a storage of its own, not `existing`"));
         }
@@ -207,11 +217,11 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
     let mut socket = None;
     if ctx.engine.transport == TransportKind::Unix {
         let directory = make_socket_directory(ctx)?;
-        socket = Some(socket_path(&directory, port)?);
+        socket = Some(socket_path(database, &directory, port)?);
         mounts.push(Mount::bind_mount(directory.display().to_string(), SOCKET_DIRECTORY));
-        command.push("-c".into());
-        command.push(format!("unix_socket_directories=/var/run/postgresql,{SOCKET_DIRECTORY}"));
     }
+    let sockets = socket.is_some().then_some(SOCKET_DIRECTORY);
+    let recipe = database.container(ctx.engine, &password, port, sockets);
 
     // Published ports are bound to the loopback interface only; a Unix socket publishes none.
     let bindings: HashMap<String, Option<Vec<PortBinding>>> = match ctx.engine.transport {
@@ -239,10 +249,7 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
     };
     let mut request = GenericImage::new(repository, tag)
         .with_exposed_port(ContainerPort::Tcp(port))
-        .with_cmd(command)
-        .with_env_var("PGDATA", DATA_DIRECTORY)
-        .with_env_var("POSTGRES_PASSWORD", &password)
-        .with_env_var("POSTGRES_INITDB_ARGS", shell_words(&initdb_arguments(&ctx.engine.initdb)))
+        .with_cmd(recipe.command)
         .with_container_name(&name)
         .with_label(crate::docker::OWNER_LABEL, ctx.ledger.name())
         .with_label(crate::docker::TRIAL_LABEL, &name)
@@ -259,6 +266,9 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
     for mount in mounts {
         request = request.with_mount(mount);
     }
+    for (name, value) in recipe.environment {
+        request = request.with_env_var(name, value);
+    }
 
     ctx.ledger.add(&name, Resource::Container { name: name.clone() })?;
     let container = request.start().await.map_err(|error| {
@@ -274,12 +284,16 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
 
     let mut server = ContainerServer {
         docker,
-        endpoint: Endpoint {
-            address: Address::Unix(socket.clone().unwrap_or_default()),
-            user: "postgres".into(),
-            password,
-            database: "postgres".into(),
-            session_settings: Vec::new(),
+        access: Access {
+            database,
+            endpoint: Endpoint {
+                address: Address::Unix(socket.clone().unwrap_or_default()),
+                user: about.superuser.into(),
+                password,
+                database: about.database.into(),
+                session_settings: Vec::new(),
+            },
+            tls,
         },
         provenance: BTreeMap::from([
             ("provision".into(), "container".into()),
@@ -287,13 +301,14 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
             ("image_id".into(), image.id),
             ("image_repo_digests".into(), image.repo_digests.join(" ")),
             ("container_id".into(), id.clone()),
-            ("data_directory".into(), DATA_DIRECTORY.into()),
+            ("data_directory".into(), about.data_in_container()),
         ]),
         id,
     };
-    server.wait_until_ready().await?;
+    server.wait_until_ready(&recipe.ready).await?;
     if socket.is_none() {
-        server.endpoint.address = Address::Tcp("127.0.0.1".into(), server.published(port).await?);
+        server.access.endpoint.address =
+            Address::Tcp("127.0.0.1".into(), server.published(port).await?);
     }
     // The log line is the server's word; this is the proof, through the socket or port that clients use.
     server.connect_patiently().await?;
@@ -306,31 +321,20 @@ fn open_files() -> i64 {
     hard.map_or(OPEN_FILES, |hard| hard.min(OPEN_FILES)) as i64
 }
 
-/// Words of a shell command; `POSTGRES_INITDB_ARGS` is a piece of shell.
-fn shell_words(words: &[String]) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.@,/".contains(c);
-    let quoted: Vec<String> = words
-        .iter()
-        .map(|word| {
-            if word.chars().all(plain) {
-                word.clone()
-            } else {
-                format!("'{}'", word.replace('\'', r"'\''"))
-            }
-        })
-        .collect();
-    quoted.join(" ")
-}
-
 struct ContainerServer {
     docker: Docker,
     id: String,
-    endpoint: Endpoint,
+    access: Access,
     provenance: BTreeMap<String, String>,
 }
 
 impl ContainerServer {
-    async fn wait_until_ready(&self) -> Result<()> {
+    fn about(&self) -> &'static Particulars {
+        self.access.database.particulars()
+    }
+
+    /// Waits until the server's standard error has the text that says so.
+    async fn wait_until_ready(&self, ready: &str) -> Result<()> {
         let watching = async {
             let lines = self.docker.logs(
                 &self.id,
@@ -341,7 +345,7 @@ impl ContainerServer {
             while let Some(Ok(line)) = lines.next().await {
                 if let LogOutput::StdErr { message } = line {
                     seen.push_str(&String::from_utf8_lossy(&message));
-                    if seen.contains(READY) {
+                    if seen.contains(ready) {
                         return true;
                     }
                 }
@@ -368,7 +372,7 @@ impl ContainerServer {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            match session::connect(&self.endpoint).await {
+            match self.access.session().await {
                 Ok(_) => return Ok(()),
                 Err(error) if attempt == ATTEMPTS => {
                     let log = self.log().await.unwrap_or_default();
@@ -448,21 +452,21 @@ fn ending(state: &ContainerState) -> Option<String> {
 #[async_trait]
 impl Server for ContainerServer {
     fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        &self.access.endpoint
     }
 
     async fn facts(&self) -> Result<ServerFacts> {
-        let mut facts = read_facts(&mut *self.session().await?).await?;
-        facts.provenance.clone_from(&self.provenance);
+        let mut facts = self.access.facts(&self.provenance).await?;
         let mounts = self.output_of(&["cat", "/proc/self/mountinfo"]).await?;
         let mounts = mountinfo::parse(&mounts);
+        let data_dir = self.about().data_in_container();
         facts.data_mount =
-            mountinfo::holding(&mounts, Path::new(DATA_DIRECTORY)).map(mountinfo::Mount::facts);
+            mountinfo::holding(&mounts, Path::new(&data_dir)).map(mountinfo::Mount::facts);
         Ok(facts)
     }
 
     async fn session(&self) -> Result<Box<dyn Session>> {
-        Ok(Box::new(session::connect(&self.endpoint).await?))
+        self.access.session().await
     }
 
     async fn ended(&self) -> Option<String> {
@@ -491,9 +495,8 @@ impl Server for ContainerServer {
         if self.ended().await.is_some() {
             return Ok(());
         }
-        // The image's STOPSIGNAL is SIGINT: PostgreSQL's fast shutdown.
-        let options =
-            StopContainerOptions { signal: Some("SIGINT".into()), t: Some(STOP_TIMEOUT_S) };
+        let signal = Some(self.about().stop_name.to_owned());
+        let options = StopContainerOptions { signal, t: Some(STOP_TIMEOUT_S) };
         match self.docker.stop_container(&self.id, Some(options)).await {
             Ok(())
             | Err(bollard::errors::Error::DockerResponseServerError { status_code: 304, .. }) => {}
@@ -530,9 +533,14 @@ mod tests {
     }
 
     #[test]
-    fn words_are_quoted_for_the_shell() {
-        let words = ["--no-locale".to_owned(), "--locale=de $x'".to_owned()];
-        assert_eq!(shell_words(&words), r"--no-locale '--locale=de $x'\'''");
+    fn a_missing_image_has_a_remedy() {
+        let remedy =
+            |images: &[&str]| remedy(&images.iter().map(|i| (*i).to_owned()).collect::<Vec<_>>());
+        let official = &Image::MariaDb105.official()[0];
+        assert_eq!(remedy(&["x", "bedplate/postgres:13"]), "bedplate images build postgres");
+        assert_eq!(remedy(&[official, "bedplate/mariadb:10.5"]), "bedplate images build mariadb");
+        assert!(remedy(&[official]).contains("allow_other_version"));
+        assert!(remedy(&["mine"]).contains("leave `engine.image` out"));
     }
 
     #[test]

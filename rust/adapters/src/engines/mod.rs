@@ -5,17 +5,23 @@
 //! name. Dropping a server value does nothing.
 
 pub mod container;
+mod mariadb;
+mod postgres;
 pub mod process;
 pub mod url;
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use async_trait::async_trait;
 use bedplate_core::error::{Error, ErrorKind, Result};
-use bedplate_core::plan::{EnginePlan, Initdb, Plan, Provision, TransportKind};
+use bedplate_core::plan::{EngineKind, EnginePlan, Plan, Provision, TransportKind};
 use bedplate_core::record::{ServerFacts, TrialId};
-use bedplate_core::seam::{Session, Volume};
+use bedplate_core::seam::{Endpoint, Session, Volume};
+use rustix::process::Signal;
 
+use crate::drivers::tls::ClientTls;
 use crate::ledger::{Ledger, Resource};
 
 /// What an engine needs for one server.
@@ -32,8 +38,188 @@ pub struct EngineContext<'a> {
     pub work_dir: &'a Path,
 }
 
-/// PostgreSQL's port, unless `settings.port` says otherwise.
-pub const DEFAULT_PORT: u16 = 5432;
+/// What differs between kinds of database in making, reaching and asking a server.
+#[async_trait]
+trait Database: Send + Sync {
+    /// What differs and is a plain value.
+    fn particulars(&self) -> &'static Particulars;
+
+    /// Name of the socket of a server with that port.
+    fn socket_file(&self, port: u16) -> String;
+
+    /// Opens a session.
+    async fn connect(&self, endpoint: &Endpoint, tls: &ClientTls) -> Result<Box<dyn Session>>;
+
+    /// What the server says of itself; provenance and mount are the engine's to add.
+    async fn facts(&self, session: &mut dyn Session) -> Result<ServerFacts>;
+
+    /// How a container of the official image is told what is wanted; `sockets` is where the host's
+    /// directory for sockets is mounted.
+    fn container(
+        &self,
+        engine: &EnginePlan,
+        password: &str,
+        port: u16,
+        sockets: Option<&str>,
+    ) -> ContainerRecipe;
+
+    /// Text of the secret file that installing and starting may read.
+    fn secret(&self, password: &str) -> String;
+
+    /// Arguments of the program that makes a data directory.
+    fn install(&self, engine: &EnginePlan, installing: &Installing<'_>) -> Vec<String>;
+
+    /// Arguments of the server's program.
+    fn serve(
+        &self,
+        engine: &EnginePlan,
+        installing: &Installing<'_>,
+        listening: &Listening<'_>,
+    ) -> Vec<String>;
+
+    /// Where a URL points, with the password from the environment.
+    fn endpoint(&self, url: &str) -> Result<Endpoint>;
+
+    /// Connections that are free, this one among them.
+    async fn room(&self, session: &mut dyn Session) -> Result<u64>;
+
+    /// Whether the user may make a schema.
+    async fn permission(
+        &self,
+        session: &mut dyn Session,
+        endpoint: &Endpoint,
+    ) -> Result<Permission>;
+
+    /// Makes a schema that carries the mark.
+    async fn make_schema(&self, session: &mut dyn Session, name: &str, mark: &str) -> Result<()>;
+
+    /// What a schema carries where a mark would be; none when there is no such schema.
+    async fn marks(&self, session: &mut dyn Session, name: &str) -> Result<Option<Vec<String>>>;
+
+    /// Drops a schema with everything in it.
+    async fn drop_schema(&self, session: &mut dyn Session, name: &str) -> Result<()>;
+
+    /// Makes sessions of the endpoint begin in the schema.
+    fn enter(&self, endpoint: &mut Endpoint, schema: &str);
+}
+
+/// The plain values in which kinds of database differ.
+struct Particulars {
+    kind: EngineKind,
+    /// The port, unless `settings.port` says otherwise.
+    port: u16,
+    superuser: &'static str,
+    /// The database that clients of a server of ours use.
+    database: &'static str,
+    /// Where the volume is mounted in a container, as in the official image.
+    mount_point: &'static str,
+    /// Name of the data directory below the volume, whose root may hold a `lost+found`.
+    data_directory: &'static str,
+    /// Names of the server's program, the newest first.
+    server: &'static [&'static str],
+    /// Names of the program that makes a data directory, the newest first.
+    installer: &'static [&'static str],
+    /// Directories beside that of the server's program in which the other programs may be.
+    siblings: &'static [&'static str],
+    /// Debian's package.
+    package: &'static str,
+    /// The users that a server may run as when we are root, the first that exists.
+    users: &'static [&'static str],
+    /// Beginnings of the names of variables that would change settings behind the plan's back.
+    variables: &'static [&'static str],
+    /// The variable of the database's own tools that may hold the password.
+    password_variable: &'static str,
+    /// Ends a server in an orderly way.
+    stop: Signal,
+    stop_name: &'static str,
+    /// Ends a server at once.
+    stop_now: Signal,
+    stop_now_name: &'static str,
+}
+
+impl Particulars {
+    /// The data directory in a container.
+    fn data_in_container(&self) -> String {
+        format!("{}/{}", self.mount_point, self.data_directory)
+    }
+}
+
+/// What a container is started with.
+struct ContainerRecipe {
+    command: Vec<String>,
+    environment: Vec<(&'static str, String)>,
+    /// What the server says, on standard error, when it accepts connections.
+    ready: String,
+}
+
+/// Where the programs of this machine find and put things.
+struct Installing<'a> {
+    /// The directory above that of the server's program.
+    base_dir: &'a Path,
+    data_dir: &'a Path,
+    /// The file with [`Database::secret`].
+    secret: &'a Path,
+}
+
+/// Where a server of this machine listens.
+struct Listening<'a> {
+    /// Of its socket.
+    directory: &'a Path,
+    port: u16,
+}
+
+/// Whether a user may make a schema.
+enum Permission {
+    Given,
+    Missing {
+        /// What may not be made.
+        what: String,
+        /// The statement that mends it.
+        remedy: String,
+    },
+}
+
+fn database(kind: EngineKind) -> &'static dyn Database {
+    match kind {
+        EngineKind::Postgres => &postgres::Postgres,
+        EngineKind::MariaDb => &mariadb::MariaDb,
+    }
+}
+
+/// Debian's package with the server of a kind of database.
+pub(crate) fn package(kind: EngineKind) -> &'static str {
+    database(kind).particulars().package
+}
+
+/// How the connections to an engine's server are encrypted, for sessions and load alike.
+///
+/// # Errors
+/// When the certificates of `engine.tls_ca` cannot be used.
+pub fn client_tls(engine: &EnginePlan) -> Result<ClientTls> {
+    ClientTls::new(engine.tls, engine.tls_ca.as_deref())
+        .map_err(|error| error.hint("`engine.tls_ca` is a PEM file with certificates"))
+}
+
+/// A way to a server.
+struct Access {
+    database: &'static dyn Database,
+    endpoint: Endpoint,
+    tls: ClientTls,
+}
+
+impl Access {
+    async fn session(&self) -> Result<Box<dyn Session>> {
+        self.database.connect(&self.endpoint, &self.tls).await
+    }
+
+    /// What the server says of itself, and what we know of it.
+    async fn facts(&self, provenance: &BTreeMap<String, String>) -> Result<ServerFacts> {
+        let mut facts = self.database.facts(&mut *self.session().await?).await?;
+        facts.provenance.extend(provenance.clone());
+        facts.provenance.insert("tls".into(), self.tls.mode().word().into());
+        Ok(facts)
+    }
+}
 
 /// Connections of ours beside the clients': one for set-up and checks, one for reading metrics.
 const OWN_CONNECTIONS: u64 = 2;
@@ -61,8 +247,9 @@ pub async fn preflight(plan: &Plan) -> Result<()> {
             .map(|cell| u64::from(cell.workload.clients))
             .max()
             .unwrap_or(0);
+        client_tls(engine)?;
         match &engine.provision {
-            Provision::Url { url } => url::preflight(url, clients).await?,
+            Provision::Url { url } => url::preflight(engine, url, clients).await?,
             Provision::Container { images, .. } => {
                 preflight_own(plan, engine)?;
                 container::preflight(images).await?;
@@ -90,7 +277,7 @@ fn preflight_own(plan: &Plan, engine: &EnginePlan) -> Result<()> {
     } else {
         // The run has no name yet; this is as long as the shortest.
         let name = format!("bedplate-{}-t0000", "r".repeat(16));
-        socket_path(&plan.work_dir.join(directory_name(&name)), port)?;
+        socket_path(database(engine.kind), &plan.work_dir.join(directory_name(&name)), port)?;
     }
     Ok(())
 }
@@ -111,41 +298,21 @@ fn setting<'a>(engine: &'a EnginePlan, name: &str) -> Option<&'a str> {
         .map(|(_, value)| value.as_str())
 }
 
-/// The port that is declared, or PostgreSQL's own.
+/// The declared settings.
+fn declared(engine: &EnginePlan) -> Vec<(&str, &str)> {
+    engine.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+}
+
+/// The port that is declared, or the database's own.
 fn port(engine: &EnginePlan) -> Result<u16> {
     match setting(engine, "port") {
-        None => Ok(DEFAULT_PORT),
+        None => Ok(database(engine.kind).particulars().port),
         Some(text) => {
             text.trim().parse().ok().filter(|port| *port > 0).ok_or_else(|| {
                 Error::spec(format!("`engine.settings.port` is `{text}`, not a port"))
             })
         }
     }
-}
-
-/// Arguments `-c key=value` for `postgres`: the declared settings, and messages in English, which
-/// is what we look for in logs.
-fn server_arguments(engine: &EnginePlan) -> Vec<String> {
-    let mut settings: Vec<(&str, &str)> =
-        engine.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    if setting(engine, "lc_messages").is_none() {
-        settings.push(("lc_messages", "C"));
-    }
-    settings.iter().flat_map(|(key, value)| ["-c".into(), format!("{key}={value}")]).collect()
-}
-
-/// Arguments for `initdb`.
-fn initdb_arguments(initdb: &Initdb) -> Vec<String> {
-    let mut arguments = vec![if initdb.locale == "C" {
-        String::from("--no-locale")
-    } else {
-        format!("--locale={}", initdb.locale)
-    }];
-    arguments.push(format!("--encoding={}", initdb.encoding));
-    if initdb.checksums {
-        arguments.push("--data-checksums".into());
-    }
-    arguments
 }
 
 /// Name of the directory that holds a server's socket and log.
@@ -168,8 +335,8 @@ fn make_socket_directory(ctx: &EngineContext<'_>) -> Result<PathBuf> {
 }
 
 /// The socket in a directory; the kernel limits the length of its path.
-fn socket_path(directory: &Path, port: u16) -> Result<PathBuf> {
-    let path = directory.join(format!(".s.PGSQL.{port}"));
+fn socket_path(database: &dyn Database, directory: &Path, port: u16) -> Result<PathBuf> {
+    let path = directory.join(database.socket_file(port));
     if path.as_os_str().len() > SOCKET_PATH_BYTES {
         return Err(Error::spec(format!(
             "the socket {} has a path of more than {SOCKET_PATH_BYTES} bytes",
@@ -180,21 +347,32 @@ fn socket_path(directory: &Path, port: u16) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What the server says of itself over a session; provenance and mount are the engine's to add.
-async fn read_facts(session: &mut dyn Session) -> Result<ServerFacts> {
-    let mut facts = ServerFacts::default();
-    let rows = session.query("SELECT version(), current_setting('server_version')").await?;
-    if let [Some(full), Some(version)] = rows.first().map_or(&[] as &[_], Vec::as_slice) {
-        facts.version_full.clone_from(full);
-        // The packager's words follow after a blank.
-        facts.version = version.split_whitespace().next().unwrap_or_default().to_owned();
-    }
-    for row in session.query("SELECT name, current_setting(name, true) FROM pg_settings").await? {
-        if let [Some(name), value] = row.as_slice() {
-            facts.settings.insert(name.clone(), value.clone().unwrap_or_default());
-        }
-    }
-    Ok(facts)
+/// The number that a query has as its only value.
+fn first_number(rows: &[Vec<Option<String>>]) -> Result<u64> {
+    rows.first()
+        .and_then(|row| row.first()?.as_deref()?.parse().ok())
+        .ok_or_else(|| Error::driver(format!("the server answered {rows:?}, which is no number")))
+}
+
+/// A variable of the environment that is not empty.
+fn user_variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The variable that may hold the password of a server that exists already, of whatever kind.
+const PASSWORD_VARIABLE: &str = "BEDPLATE_PASSWORD";
+
+/// The password of a server that exists already, from the environment.
+fn password_of(particulars: &Particulars) -> String {
+    [PASSWORD_VARIABLE, particulars.password_variable]
+        .into_iter()
+        .find_map(user_variable)
+        .unwrap_or_default()
+}
+
+fn password_in_url() -> Error {
+    Error::spec("`engine.url` holds a password")
+        .hint(format!("take it out and set the variable {PASSWORD_VARIABLE}"))
 }
 
 /// A random password: 32 hexadecimal digits.
@@ -224,40 +402,33 @@ fn not_ready(message: impl Into<String>, log: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use bedplate_core::plan::EngineKind;
+    use bedplate_core::plan::TlsMode;
 
     use super::*;
 
-    fn engine(settings: &[(&str, &str)]) -> EnginePlan {
+    pub(super) fn engine(kind: EngineKind, settings: &[(&str, &str)]) -> EnginePlan {
         EnginePlan {
-            label: "postgres".into(),
-            kind: EngineKind::Postgres,
+            label: "x".into(),
+            kind,
             version: "13".into(),
             allow_other_version: false,
             provision: Provision::Process { bin_dir: "/nowhere".into() },
             transport: TransportKind::Unix,
             settings: settings.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
-            initdb: Initdb { locale: "C".into(), encoding: "UTF8".into(), checksums: true },
+            tls: TlsMode::Off,
+            tls_ca: None,
+            initdb: None,
         }
     }
 
     #[test]
-    fn settings_become_arguments() {
-        assert_eq!(
-            server_arguments(&engine(&[("fsync", "on"), ("work_mem", "8 MB")])),
-            ["-c", "fsync=on", "-c", "work_mem=8 MB", "-c", "lc_messages=C"]
-        );
-        assert_eq!(
-            initdb_arguments(&engine(&[]).initdb),
-            ["--no-locale", "--encoding=UTF8", "--data-checksums"]
-        );
-    }
-
-    #[test]
     fn a_long_socket_path_is_refused() {
-        assert!(socket_path(Path::new("/tmp"), 5432).is_ok());
-        let error = socket_path(Path::new(&format!("/{}", "d".repeat(100))), 5432).unwrap_err();
-        assert_eq!(error.hint.as_deref(), Some("choose a shorter `work_dir`"));
+        assert!(socket_path(&postgres::Postgres, Path::new("/tmp"), 5432).is_ok());
+        for kind in EngineKind::ALL {
+            let directory = format!("/{}", "d".repeat(100));
+            let error = socket_path(database(kind), Path::new(&directory), 5432).unwrap_err();
+            assert_eq!(error.hint.as_deref(), Some("choose a shorter `work_dir`"));
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! A server from the PostgreSQL binaries of this machine.
+//! A server from the binaries of this machine.
 //!
-//! PostgreSQL refuses to run as root, so as root its programs run as the user `postgres` (or
-//! `nobody`). The kernel ends the server when this process dies.
+//! Database servers refuse to run as root, so as root their programs run as another user. The kernel
+//! ends the server when this process dies.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
-use bedplate_core::plan::{EnginePlan, Provision, TransportKind};
+use bedplate_core::plan::{EngineKind, EnginePlan, Provision, TransportKind};
 use bedplate_core::record::ServerFacts;
 use bedplate_core::seam::{Address, Endpoint, Server, Session, VolumeLocation};
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,28 +21,23 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    EngineContext, initdb_arguments, make_socket_directory, not_ready, port, random_password,
-    read_facts, server_arguments, setting, socket_path,
+    Access, Database, EngineContext, Installing, Listening, Particulars, client_tls, database,
+    make_socket_directory, not_ready, port, random_password, setting, socket_path,
 };
-use crate::drivers::session;
 use crate::ledger::Resource;
 use crate::{command, mountinfo};
 
 /// How long a server may take to get ready.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a server may take to shut down, and then to follow SIGQUIT.
+/// How long a server may take to shut down, and then to end at once.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
 
-/// The users that the server may run as when we are root, the first that exists.
-const USERS: [&str; 2] = ["postgres", "nobody"];
-/// Name of the data directory below the volume.
-const DATA_DIRECTORY: &str = "pgdata";
 /// Name of the server's log beside its socket.
 const LOG_FILE: &str = "server.log";
 
-/// Whom PostgreSQL's programs run as.
+/// Whom a database's programs run as.
 struct Account {
     name: String,
     uid: u32,
@@ -50,15 +45,17 @@ struct Account {
 }
 
 /// The account to switch to; none when we are not root.
-fn account() -> Result<Option<Account>> {
+fn account(about: &Particulars) -> Result<Option<Account>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
     let passwd = fs::read_to_string("/etc/passwd")
         .map_err(|error| Error::provision(format!("cannot read /etc/passwd: {error}")))?;
-    USERS.iter().find_map(|user| account_in(&passwd, user)).map(Some).ok_or_else(|| {
-        Error::provision("PostgreSQL does not run as root, and there is no other user for it")
-            .hint("useradd --system postgres")
+    about.users.iter().find_map(|user| account_in(&passwd, user)).map(Some).ok_or_else(|| {
+        let name = about.kind.name();
+        let user = about.users.first().copied().unwrap_or_default();
+        Error::provision(format!("{name} does not run as root, and there is no other user for it"))
+            .hint(format!("useradd --system {user}"))
     })
 }
 
@@ -72,7 +69,7 @@ fn account_in(passwd: &str, user: &str) -> Option<Account> {
     })
 }
 
-/// The words in front of a program of PostgreSQL: another user, the root directory (ours may be
+/// The words in front of a database's program: another user, the root directory (ours may be
 /// closed to that user), and a signal for when we die.
 fn prefix(account: Option<&Account>, death_signal: &str) -> Vec<String> {
     let mut words: Vec<String> =
@@ -88,19 +85,42 @@ fn prefix(account: Option<&Account>, death_signal: &str) -> Vec<String> {
     words
 }
 
+/// The programs of one installation.
+struct Programs {
+    server: PathBuf,
+    installer: PathBuf,
+}
+
+impl Programs {
+    /// The programs in a directory; those beside the server's program may be in one next to it.
+    fn in_dir(about: &Particulars, bin_dir: &Path) -> Result<Self> {
+        let mut dirs = vec![bin_dir.to_owned()];
+        let parent = bin_dir.parent().unwrap_or(bin_dir);
+        dirs.extend(about.siblings.iter().map(|name| parent.join(name)));
+        let find = |names: &[&str]| {
+            let files = names.iter().flat_map(|name| dirs.iter().map(move |dir| dir.join(name)));
+            files.into_iter().find(|file| file.is_file()).ok_or_else(|| {
+                let name = names.first().copied().unwrap_or_default();
+                Error::provision(format!("there is no `{name}` in {}", bin_dir.display()))
+                    .hint(format!("apt-get install {}, or set `engine.bin_dir`", about.package))
+            })
+        };
+        let installer = find(about.installer)?;
+        Ok(Self { server: find(about.server)?, installer })
+    }
+
+    /// The directory above that of the server's program.
+    fn base_dir(&self) -> &Path {
+        let bin_dir = self.server.parent().unwrap_or(&self.server);
+        bin_dir.parent().unwrap_or(bin_dir)
+    }
+}
+
 /// Checks that the binaries are here, can be run, and are of the version that is wanted.
 pub(super) async fn preflight(engine: &EnginePlan, bin_dir: &Path) -> Result<()> {
-    for program in ["initdb", "postgres"] {
-        if !bin_dir.join(program).is_file() {
-            return Err(Error::provision(format!(
-                "there is no `{program}` in {}",
-                bin_dir.display()
-            ))
-            .hint("apt-get install postgresql, or give `bin_dir` of `engine.provision`"));
-        }
-    }
-    let account = account()?;
-    let version = binaries_version(bin_dir, account.as_ref()).await?;
+    let about = database(engine.kind).particulars();
+    let programs = Programs::in_dir(about, bin_dir)?;
+    let version = server_version(about, &programs.server, account(about)?.as_ref()).await?;
     if !engine.allow_other_version && !engine.is_version(&version.number) {
         return Err(Error::provision(format!(
             "`engine.version` is {}, but {} holds {}",
@@ -113,32 +133,53 @@ pub(super) async fn preflight(engine: &EnginePlan, bin_dir: &Path) -> Result<()>
     Ok(())
 }
 
-/// What `postgres --version` says.
+/// What the server's program says of its version.
 pub(crate) struct BinariesVersion {
-    /// In full: `postgres (PostgreSQL) 15.20 (Debian 15.20-0+deb12u1)`.
+    /// In full: `postgres (PostgreSQL) 15.20 (Debian 15.20-0+deb12u1)`,
+    /// `mariadbd  Ver 10.11.14-MariaDB-0+deb12u2 for debian-linux-gnu on x86_64 (Debian 12)`.
     pub(crate) full: String,
     /// The number alone: `15.20`.
     pub(crate) number: String,
 }
 
-async fn binaries_version(bin_dir: &Path, account: Option<&Account>) -> Result<BinariesVersion> {
+async fn server_version(
+    about: &Particulars,
+    server: &Path,
+    account: Option<&Account>,
+) -> Result<BinariesVersion> {
     let mut words = prefix(account, "KILL");
-    words.extend([bin_dir.join("postgres").display().to_string(), "--version".into()]);
+    words.extend([server.display().to_string(), "--version".into()]);
     let output = command::ask(&words).await.map_err(|error| {
-        let mut reworded =
-            Error::provision(format!("{} cannot be run", bin_dir.join("postgres").display()))
-                .hint("every user must be able to enter its directory");
+        let mut reworded = Error::provision(format!("{} cannot be run", server.display()))
+            .hint("every user must be able to enter its directory");
         reworded.evidence = error.evidence;
         reworded
     })?;
     let full = output.stdout.trim().to_owned();
-    let number = full.split_whitespace().nth(2).unwrap_or_default().to_owned();
+    let name = about.kind.name();
+    if !full.contains(name) {
+        return Err(Error::provision(format!("{} is not of {name}: {full}", server.display())));
+    }
+    let version = full.split_whitespace().nth(2).unwrap_or_default();
+    let number = version.split('-').next().unwrap_or_default().to_owned();
     Ok(BinariesVersion { full, number })
 }
 
-/// What the binaries in a directory say of themselves, whoever we are.
-pub(crate) async fn version_of(bin_dir: &Path) -> Result<BinariesVersion> {
-    binaries_version(bin_dir, None).await
+/// The directory of the server's program of the installation that a directory belongs to, and what it
+/// says of its version, whoever we are.
+pub(crate) async fn installation(
+    kind: EngineKind,
+    bin_dir: &Path,
+) -> Result<(PathBuf, BinariesVersion)> {
+    let about = database(kind).particulars();
+    let programs = Programs::in_dir(about, bin_dir)?;
+    let version = server_version(about, &programs.server, None).await?;
+    Ok((programs.server.parent().unwrap_or(bin_dir).to_owned(), version))
+}
+
+/// Names of the server's program, the newest first.
+pub(crate) fn server_names(kind: EngineKind) -> &'static [&'static str] {
+    database(kind).particulars().server
 }
 
 /// Makes a fresh cluster on the volume, starts its server and waits until it accepts connections.
@@ -154,72 +195,85 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
             "a server of this machine needs a storage with a path; use site `local`, or a container",
         ));
     };
-    let account = account()?;
+    let database = database(ctx.engine.kind);
+    let about = database.particulars();
+    let tls = client_tls(ctx.engine)?;
+    let account = account(about)?;
     let name = ctx.id.resource_name();
-    let version = binaries_version(bin_dir, account.as_ref()).await?;
+    let programs = Programs::in_dir(about, bin_dir)?;
+    let version = server_version(about, &programs.server, account.as_ref()).await?;
 
     let directory = make_socket_directory(ctx)?;
     check_enterable(&directory, account.as_ref()).await?;
     check_enterable(&volume, account.as_ref()).await?;
     // Our own names for it must be the kernel's too: mounts and processes are looked up by it.
     let volume = fs::canonicalize(&volume).map_err(|error| unusable(&volume, &error))?;
-    let data_dir = volume.join(DATA_DIRECTORY);
+    let data_dir = volume.join(about.data_directory);
     ctx.ledger.add(&name, Resource::ServerProcess { data_dir: data_dir.clone() })?;
     make_owned_directory(&data_dir, account.as_ref())?;
 
-    let password = random_password()?;
-    initialise(ctx, bin_dir, account.as_ref(), &data_dir, &password).await?;
-
-    let (address, listen, port) = match ctx.engine.transport {
+    let (address, port) = match ctx.engine.transport {
         TransportKind::Unix => {
             let port = port(ctx.engine)?;
-            (Address::Unix(socket_path(&directory, port)?), "", port)
+            (Address::Unix(socket_path(database, &directory, port)?), port)
         }
         TransportKind::Tcp => {
             let port = match setting(ctx.engine, "port") {
                 Some(_) => port(ctx.engine)?,
                 None => free_port()?,
             };
-            // The socket is unused, but a cluster without one would put it into a system directory.
-            (Address::Tcp("127.0.0.1".into(), port), "127.0.0.1", port)
+            (Address::Tcp("127.0.0.1".into(), port), port)
         }
     };
-    let log_path = directory.join(LOG_FILE);
-    let log = fs::File::create(&log_path).map_err(|error| unusable(&log_path, &error))?;
-    let mut words = prefix(account.as_ref(), "QUIT");
-    words.push(bin_dir.join("postgres").display().to_string());
-    words.extend(["-D".into(), data_dir.display().to_string()]);
-    words.extend(["-k".into(), directory.display().to_string()]);
-    words.extend(["-c".into(), format!("listen_addresses={listen}")]);
-    words.extend(["-c".into(), format!("port={port}")]);
-    words.extend(server_arguments(ctx.engine));
-    let child = spawn_server(&words, log)?;
-
     let mut provenance = std::collections::BTreeMap::from([
         ("provision".to_owned(), "process".to_owned()),
         ("bin_dir".to_owned(), bin_dir.display().to_string()),
-        ("postgres_version".to_owned(), version.full),
+        (format!("{}_version", ctx.engine.kind.word()), version.full),
         ("data_directory".to_owned(), data_dir.display().to_string()),
     ]);
-    if let Some(account) = account {
-        provenance.insert("user".into(), account.name);
-    }
-    let server = ProcessServer {
-        pid: child.id().and_then(|pid| Pid::from_raw(pid as i32)),
-        ended: reap(child),
+    provenance.extend(account.as_ref().map(|account| ("user".into(), account.name.clone())));
+
+    let password = random_password()?;
+    // Beside the data directory, which must be empty; gone with the volume if we die now.
+    let secret = volume.join(format!("{}.secret", about.data_directory));
+    write_secret(&secret, &database.secret(&password), account.as_ref())
+        .map_err(|error| unusable(&secret, &error))?;
+    let access = Access {
+        database,
         endpoint: Endpoint {
             address,
-            user: "postgres".into(),
+            user: about.superuser.into(),
             password,
-            database: "postgres".into(),
+            database: about.database.into(),
             session_settings: Vec::new(),
         },
-        data_dir,
-        log_path,
-        provenance,
+        tls,
     };
-    server.wait_until_ready().await?;
-    Ok(Box::new(server))
+    let installing =
+        Installing { base_dir: programs.base_dir(), data_dir: &data_dir, secret: &secret };
+    let listening = Listening { directory: &directory, port };
+    let log_path = directory.join(LOG_FILE);
+    let started = async {
+        initialise(ctx, database, &programs.installer, account.as_ref(), &installing).await?;
+        let log = fs::File::create(&log_path).map_err(|error| unusable(&log_path, &error))?;
+        let mut words = prefix(account.as_ref(), about.stop_now_name);
+        words.push(programs.server.display().to_string());
+        words.extend(database.serve(ctx.engine, &installing, &listening));
+        let child = spawn_server(&words, log, about.variables)?;
+        let server = ProcessServer {
+            pid: child.id().and_then(|pid| Pid::from_raw(pid as i32)),
+            ended: reap(child),
+            access,
+            data_dir: data_dir.clone(),
+            log_path: log_path.clone(),
+            provenance,
+        };
+        server.wait_until_ready().await?;
+        Ok(server)
+    }
+    .await;
+    fs::remove_file(&secret).map_err(|error| unusable(&secret, &error))?;
+    Ok(Box::new(started?))
 }
 
 fn unusable(path: &Path, error: &std::io::Error) -> Error {
@@ -253,41 +307,30 @@ fn own(path: &Path, account: Option<&Account>) -> std::io::Result<()> {
     }
 }
 
-/// Runs `initdb`.
+/// Makes the data directory.
 async fn initialise(
     ctx: &EngineContext<'_>,
-    bin_dir: &Path,
+    database: &dyn Database,
+    installer: &Path,
     account: Option<&Account>,
-    data_dir: &Path,
-    password: &str,
+    installing: &Installing<'_>,
 ) -> Result<()> {
-    // Beside the data directory, which must be empty; gone with the volume if we die now.
-    let secret = data_dir.with_file_name(format!("{DATA_DIRECTORY}.secret"));
-    write_secret(&secret, password, account).map_err(|error| unusable(&secret, &error))?;
     let mut words = prefix(account, "KILL");
-    words.push(bin_dir.join("initdb").display().to_string());
-    words.extend(["-D".into(), data_dir.display().to_string()]);
-    words.extend([
-        "--username=postgres".into(),
-        format!("--pwfile={}", secret.display()),
-        "--auth-local=trust".into(),
-        "--auth-host=md5".into(),
-    ]);
-    words.extend(initdb_arguments(&ctx.engine.initdb));
-    let done = command::run(ctx.ledger, &words).await;
-    fs::remove_file(&secret).map_err(|error| unusable(&secret, &error))?;
-    done.map(|_| ()).map_err(|error| {
-        let mut reworded = Error::provision("`initdb` failed");
+    words.push(installer.display().to_string());
+    words.extend(database.install(ctx.engine, installing));
+    command::run(ctx.ledger, &words).await.map(|_| ()).map_err(|error| {
+        let name = installer.file_name().unwrap_or_default().to_string_lossy();
+        let mut reworded = Error::provision(format!("`{name}` failed"));
         reworded.evidence = error.evidence;
         reworded
     })
 }
 
-fn write_secret(path: &Path, password: &str, account: Option<&Account>) -> std::io::Result<()> {
+fn write_secret(path: &Path, text: &str, account: Option<&Account>) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    writeln!(file, "{password}")?;
+    file.write_all(text.as_bytes())?;
     own(path, account)
 }
 
@@ -301,16 +344,16 @@ fn free_port() -> Result<u16> {
 
 /// Starts the server's program with our own log; it is in a process group of its own, so that a
 /// Ctrl-C in the terminal reaches only us.
-fn spawn_server(words: &[String], log: fs::File) -> Result<Child> {
+fn spawn_server(words: &[String], log: fs::File, without: &[&str]) -> Result<Child> {
     let failed =
-        |error: std::io::Error| Error::provision(format!("`postgres` cannot be run: {error}"));
+        |error: std::io::Error| Error::provision(format!("the server cannot be run: {error}"));
     let errors = log.try_clone().map_err(failed)?;
     let mut server = Command::new(command::require_tool("setpriv")?);
     server.args(&words[1..]).env("LC_ALL", "C");
     for (name, _) in std::env::vars_os() {
-        // Variables of libpq and of the server itself would change settings behind the plan's back.
-        if name.to_string_lossy().starts_with("PG") {
-            server.env_remove(name);
+        let text = name.to_string_lossy();
+        if without.iter().any(|start| text.starts_with(start)) {
+            server.env_remove(&name);
         }
     }
     server.process_group(0).stdin(Stdio::null()).stdout(log).stderr(errors);
@@ -330,7 +373,7 @@ fn reap(mut child: Child) -> watch::Receiver<Option<ExitStatus>> {
 struct ProcessServer {
     pid: Option<Pid>,
     ended: watch::Receiver<Option<ExitStatus>>,
-    endpoint: Endpoint,
+    access: Access,
     data_dir: PathBuf,
     log_path: PathBuf,
     provenance: std::collections::BTreeMap<String, String>,
@@ -344,7 +387,7 @@ impl ProcessServer {
                 let log = self.log().await.unwrap_or_default();
                 return Err(not_ready(format!("the server {how} before it was ready"), &log));
             }
-            match session::connect(&self.endpoint).await {
+            match self.access.session().await {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() >= deadline => {
                     let log = self.log().await.unwrap_or_default();
@@ -386,12 +429,11 @@ fn ending(status: ExitStatus) -> String {
 #[async_trait]
 impl Server for ProcessServer {
     fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        &self.access.endpoint
     }
 
     async fn facts(&self) -> Result<ServerFacts> {
-        let mut facts = read_facts(&mut *self.session().await?).await?;
-        facts.provenance.clone_from(&self.provenance);
+        let mut facts = self.access.facts(&self.provenance).await?;
         if let Some(pid) = self.pid {
             let path = format!("/proc/{}/mountinfo", pid.as_raw_nonzero());
             let text = fs::read(&path).map_err(|error| unusable(Path::new(&path), &error))?;
@@ -403,7 +445,7 @@ impl Server for ProcessServer {
     }
 
     async fn session(&self) -> Result<Box<dyn Session>> {
-        Ok(Box::new(session::connect(&self.endpoint).await?))
+        self.access.session().await
     }
 
     async fn ended(&self) -> Option<String> {
@@ -420,13 +462,14 @@ impl Server for ProcessServer {
         if self.ended.borrow().is_some() {
             return Ok(());
         }
-        self.signal(Signal::INT);
+        let about = self.access.database.particulars();
+        self.signal(about.stop);
         let mut late = "";
         let status = match timeout(STOP_TIMEOUT, self.wait()).await {
             Ok(status) => status,
             Err(_) => {
                 late = " in time";
-                self.signal(Signal::QUIT);
+                self.signal(about.stop_now);
                 timeout(QUIT_TIMEOUT, self.wait()).await.ok().flatten()
             }
         };

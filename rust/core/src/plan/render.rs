@@ -76,10 +76,16 @@ fn engine(engine: &EnginePlan) -> Vec<(&'static str, String)> {
     rows.extend([
         ("transport", engine.transport.word().to_owned()),
         ("settings", assignments(&engine.settings, "none")),
-        ("locale", engine.initdb.locale.clone()),
-        ("encoding", engine.initdb.encoding.clone()),
-        ("checksums", engine.initdb.checksums.to_string()),
+        ("tls", engine.tls.word().to_owned()),
     ]);
+    rows.extend(engine.tls_ca.as_ref().map(|path| ("tls_ca", path.display().to_string())));
+    if let Some(initdb) = &engine.initdb {
+        rows.extend([
+            ("locale", initdb.locale.clone()),
+            ("encoding", initdb.encoding.clone()),
+            ("checksums", initdb.checksums.to_string()),
+        ]);
+    }
     rows
 }
 

@@ -6,20 +6,53 @@ use std::path::PathBuf;
 
 use super::Context;
 use super::cells::Level;
-use crate::capabilities::{Capabilities, PostgresBinaries};
+use crate::capabilities::{Binaries, EngineOffer};
+use crate::check::durability;
 use crate::error::{Error, Result};
-use crate::plan::{EnginePlan, Initdb, Provision, SiteKind, TransportKind, version_has_prefix};
+use crate::plan::{
+    EngineKind, EnginePlan, Initdb, Provision, SiteKind, TlsMode, TransportKind, version_has_prefix,
+};
 use crate::sizing::MIB;
-use crate::spec::{EngineSpec, ProvisionKind};
+use crate::spec::{EngineSpec, ProvisionKind, url_form};
 
-/// The version of an engine that names none.
-const VERSION: &str = "13";
 /// Docker's own 64 MB are too few for parallel queries.
 const SHM_SIZE_BYTES: u64 = 256 * MIB;
-/// Settings that decide whether a commit is safe; never left to the server's configuration.
-const DURABILITY: [&str; 3] = ["fsync", "synchronous_commit", "full_page_writes"];
+
+/// The version of an engine that names none.
+fn default_version(kind: EngineKind) -> &'static str {
+    match kind {
+        EngineKind::Postgres => "13",
+        EngineKind::MariaDb => "10.3",
+    }
+}
+
 /// Settings by which a server is placed, reached and heard. `port` is not among them: it may be chosen.
-const OURS: [&str; 11] = [
+fn reserved(kind: EngineKind) -> &'static [&'static str] {
+    match kind {
+        EngineKind::Postgres => &POSTGRES_RESERVED,
+        EngineKind::MariaDb => &MARIADB_RESERVED,
+    }
+}
+
+const MARIADB_RESERVED: [&str; 15] = [
+    "aria_log_dir_path",
+    "basedir",
+    "bind_address",
+    "chroot",
+    "datadir",
+    "init_file",
+    "innodb_data_home_dir",
+    "innodb_log_group_home_dir",
+    "innodb_undo_directory",
+    "log_error",
+    "pid_file",
+    "skip_grant_tables",
+    "skip_networking",
+    "socket",
+    "user",
+];
+
+const POSTGRES_RESERVED: [&str; 11] = [
     "config_file",
     "data_directory",
     "external_pid_file",
@@ -32,10 +65,12 @@ const OURS: [&str; 11] = [
     "unix_socket_group",
     "unix_socket_permissions",
 ];
-/// PostgreSQL's default of `max_connections`.
-const MAX_CONNECTIONS: u32 = 100;
+
+/// Defaults of `max_connections`.
+const POSTGRES_MAX_CONNECTIONS: u32 = 100;
+const MARIADB_MAX_CONNECTIONS: u32 = 151;
 /// PostgreSQL's default of `superuser_reserved_connections`.
-const RESERVED_CONNECTIONS: u32 = 3;
+const POSTGRES_RESERVED_CONNECTIONS: u32 = 3;
 
 /// An engine with one level of each of its lists.
 pub(super) struct EngineChoice {
@@ -53,8 +88,9 @@ pub(super) fn choices(
     let path = context.spec.engine_path(index);
     let kind = provision_kind(context, spec);
     check_keys(context, &path, spec, kind)?;
+    let (tls, tls_ca) = tls(&path, spec)?;
     let versions = match spec.version.as_slice() {
-        [] => vec![VERSION.to_owned()],
+        [] => vec![default_version(spec.kind).to_owned()],
         versions => versions.to_vec(),
     };
     let label = spec.label.clone().unwrap_or_else(|| match versions.as_slice() {
@@ -64,7 +100,7 @@ pub(super) fn choices(
     let transport = transport(&path, spec, kind)?;
     let mut choices = Vec::new();
     for version in &versions {
-        let provision = provision(context.capabilities, &path, spec, kind, version)?;
+        let provision = provision(context, &path, spec, kind, version)?;
         for settings in settings(&path, spec)? {
             let mut levels = Vec::new();
             if versions.len() > 1 {
@@ -82,11 +118,9 @@ pub(super) fn choices(
                 provision: provision.clone(),
                 transport,
                 settings,
-                initdb: Initdb {
-                    locale: spec.locale.clone().unwrap_or_else(|| "C".to_owned()),
-                    encoding: spec.encoding.clone().unwrap_or_else(|| "UTF8".to_owned()),
-                    checksums: spec.checksums.unwrap_or(false),
-                },
+                tls,
+                tls_ca: tls_ca.clone(),
+                initdb: initdb(spec, kind),
             };
             choices.push(EngineChoice { plan, path: path.clone(), levels });
         }
@@ -94,8 +128,47 @@ pub(super) fn choices(
     Ok(choices)
 }
 
+/// How a cluster is initialised, where that is ours to choose.
+fn initdb(spec: &EngineSpec, kind: ProvisionKind) -> Option<Initdb> {
+    (spec.kind == EngineKind::Postgres && kind != ProvisionKind::Url).then(|| Initdb {
+        locale: spec.locale.clone().unwrap_or_else(|| "C".to_owned()),
+        encoding: spec.encoding.clone().unwrap_or_else(|| "UTF8".to_owned()),
+        checksums: spec.checksums.unwrap_or(false),
+    })
+}
+
+/// Whether and how connections are encrypted, and whom `verify` trusts.
+fn tls(path: &str, spec: &EngineSpec) -> Result<(TlsMode, Option<PathBuf>)> {
+    let mode = spec.tls.unwrap_or(TlsMode::Off);
+    if spec.kind == EngineKind::Postgres && mode != TlsMode::Off {
+        return Err(Error::spec(format!(
+            "`{path}.tls` is \"{}\", but connections to PostgreSQL are never encrypted so far",
+            mode.word()
+        ))
+        .hint(format!("leave `{path}.tls` out, or set it to \"off\"")));
+    }
+    match (mode, &spec.tls_ca) {
+        (TlsMode::Verify, None) => {
+            Err(Error::spec(format!("`{path}.tls` is \"verify\", but `{path}.tls_ca` is missing"))
+                .hint(format!(
+                    "name the PEM file of the authority that signed the server's certificate with \
+             `{path}.tls_ca`, or set `{path}.tls = \"require\"` to encrypt without verifying"
+                )))
+        }
+        (TlsMode::Off | TlsMode::Require, Some(_)) => Err(Error::spec(format!(
+            "`{path}.tls_ca` does not go with `{path}.tls` \"{}\"",
+            mode.word()
+        ))
+        .hint(format!("set `{path}.tls = \"verify\"`, or leave `{path}.tls_ca` out"))),
+        (_, ca) => Ok((mode, ca.clone())),
+    }
+}
+
 /// Checks that the clients find room on the server beside its superusers. What a server that exists
 /// already allows is not known here, unless the spec declares it.
+///
+/// MariaDB takes one connection more than its `max_connections`, for an administrator; that one is
+/// bedplate's own.
 pub(super) fn check_clients(engine: &EngineChoice, clients: u32) -> Result<()> {
     let settings = &engine.plan.settings;
     let stated = settings.get("max_connections");
@@ -111,16 +184,28 @@ pub(super) fn check_clients(engine: &EngineChoice, clients: u32) -> Result<()> {
             ))
         }),
     };
-    let most = number("max_connections", MAX_CONNECTIONS)?;
-    let reserved = number("superuser_reserved_connections", RESERVED_CONNECTIONS)?;
+    let (most, reserved) = match engine.plan.kind {
+        EngineKind::Postgres => (
+            number("max_connections", POSTGRES_MAX_CONNECTIONS)?,
+            number("superuser_reserved_connections", POSTGRES_RESERVED_CONNECTIONS)?,
+        ),
+        EngineKind::MariaDb => (number("max_connections", MARIADB_MAX_CONNECTIONS)?, 0),
+    };
     let room = most.saturating_sub(reserved);
     if clients <= room {
         return Ok(());
     }
-    let origin = if stated.is_some() { "" } else { "its default " };
+    let because = match (engine.plan.kind, stated) {
+        (EngineKind::Postgres, Some(_)) => format!(" ({most} less {reserved} for superusers)"),
+        (EngineKind::Postgres, None) => {
+            format!(" (its default {most} less {reserved} for superusers)")
+        }
+        (EngineKind::MariaDb, Some(_)) => String::new(),
+        (EngineKind::MariaDb, None) => " (its default)".to_owned(),
+    };
     Err(Error::spec(format!(
-        "`workload.clients` is {clients}, but `{}.settings.max_connections` leaves room for {room} \
-         ({origin}{most} less {reserved} for superusers)",
+        "`workload.clients` is {clients}, but `{}.settings.max_connections` leaves room for \
+         {room}{because}",
         engine.path
     ))
     .hint(format!(
@@ -155,6 +240,20 @@ fn check_keys(
         ))
         .hint("set `site = \"local\"` or `provision = \"container\"`"));
     }
+    let of_postgres = [
+        ("locale", spec.locale.is_some()),
+        ("encoding", spec.encoding.is_some()),
+        ("checksums", spec.checksums.is_some()),
+    ];
+    if let Some((key, _)) = of_postgres.iter().find(|(_, stated)| *stated)
+        && spec.kind != EngineKind::Postgres
+    {
+        return Err(Error::spec(format!(
+            "`{path}.{key}` does not go with `{path}.kind` \"{}\": it is told to PostgreSQL's initdb",
+            spec.kind.word()
+        ))
+        .hint(format!("leave `{key}` out, or set what MariaDB has instead in `{path}.settings`")));
+    }
     let owned: [(&str, bool, &[ProvisionKind]); 9] = [
         ("image", spec.image.is_some(), &[Container]),
         ("shm_size", spec.shm_size_bytes.is_some(), &[Container]),
@@ -182,7 +281,7 @@ fn check_keys(
         return Err(Error::spec(format!(
             "`{path}.url` is missing, and provision \"url\" needs it"
         ))
-        .hint("write postgresql://USER@HOST:PORT/DATABASE"));
+        .hint(format!("write {}", url_form(spec.kind))));
     }
     if let Some(cpus) = spec.cpus.filter(|cpus| *cpus <= 0.0) {
         return Err(Error::spec(format!("`{path}.cpus` is {cpus}, but must be above 0")));
@@ -216,12 +315,14 @@ fn check_keys(
 }
 
 fn provision(
-    capabilities: &Capabilities,
+    context: &Context<'_>,
     path: &str,
     spec: &EngineSpec,
     kind: ProvisionKind,
     version: &str,
 ) -> Result<Provision> {
+    let capabilities = context.capabilities;
+    let offer = capabilities.engine(spec.kind);
     match kind {
         ProvisionKind::Container => {
             let need = format!("`{path}.provision` is \"container\" and needs Docker");
@@ -231,7 +332,7 @@ fn provision(
                     return Err(Error::spec(format!("`{path}.image` is empty")));
                 }
                 Some(image) => vec![image.clone()],
-                None => pinned_images(capabilities, path, version)?,
+                None => pinned_images(offer, path, spec, version)?,
             };
             Ok(Provision::Container {
                 images,
@@ -241,18 +342,34 @@ fn provision(
             })
         }
         ProvisionKind::Process => {
-            Ok(Provision::Process { bin_dir: bin_dir(capabilities, path, spec, version)? })
+            Ok(Provision::Process { bin_dir: bin_dir(offer, path, spec, version)? })
         }
         ProvisionKind::Url => Ok(Provision::Url { url: spec.url.clone().unwrap_or_default() }),
     }
 }
 
-fn pinned_images(capabilities: &Capabilities, path: &str, version: &str) -> Result<Vec<String>> {
-    let pinned = &capabilities.pinned_images;
-    let fits =
-        |known: &str| version_has_prefix(known, version) || version_has_prefix(version, known);
-    if let Some((_, images)) = pinned.iter().find(|(known, _)| fits(known)) {
-        return Ok(images.clone());
+/// The images of a version; where another may run, also the ones that can be built here.
+fn pinned_images(
+    offer: &EngineOffer,
+    path: &str,
+    spec: &EngineSpec,
+    version: &str,
+) -> Result<Vec<String>> {
+    let pinned = &offer.pinned_images;
+    // The version itself, else one that it is a prefix of, else one that is a prefix of it.
+    let images = pinned.get(version).or_else(|| {
+        let fits =
+            |known: &str| version_has_prefix(known, version) || version_has_prefix(version, known);
+        pinned.iter().find(|(known, _)| fits(known)).map(|(_, images)| images)
+    });
+    let mut images = images.cloned().unwrap_or_default();
+    if spec.allow_other_version {
+        let others: Vec<String> =
+            offer.built_images.iter().filter(|image| !images.contains(image)).cloned().collect();
+        images.extend(others);
+    }
+    if !images.is_empty() {
+        return Ok(images);
     }
     let known: Vec<&str> = pinned.keys().map(String::as_str).collect();
     Err(Error::spec(format!(
@@ -262,24 +379,20 @@ fn pinned_images(capabilities: &Capabilities, path: &str, version: &str) -> Resu
     .hint(format!("name an image with `{path}.image`")))
 }
 
-fn bin_dir(
-    capabilities: &Capabilities,
-    path: &str,
-    spec: &EngineSpec,
-    version: &str,
-) -> Result<PathBuf> {
+fn bin_dir(offer: &EngineOffer, path: &str, spec: &EngineSpec, version: &str) -> Result<PathBuf> {
     // A directory that was named need not be among those that were found.
-    let known: Vec<&PostgresBinaries> = match &spec.bin_dir {
+    let name = spec.kind.name();
+    let known: Vec<&Binaries> = match &spec.bin_dir {
         Some(dir) => {
-            let known = capabilities.postgres.iter().find(|found| found.bin_dir == *dir);
+            let known = offer.binaries.iter().find(|found| found.bin_dir == *dir);
             match known {
                 None => return Ok(dir.clone()),
                 Some(known) => vec![known],
             }
         }
-        None => capabilities.postgres.iter().collect(),
+        None => offer.binaries.iter().collect(),
     };
-    let newest = |wanted: &dyn Fn(&PostgresBinaries) -> bool| {
+    let newest = |wanted: &dyn Fn(&Binaries) -> bool| {
         known.iter().filter(|found| wanted(found)).max_by_key(|found| numbers(&found.version))
     };
     if let Some(found) = newest(&|found| version_has_prefix(&found.version, version)) {
@@ -287,10 +400,14 @@ fn bin_dir(
     }
     let Some(other) = newest(&|_| true) else {
         return Err(Error::provision(format!(
-            "`{path}.provision` is \"process\", but no PostgreSQL binaries were found on this machine"
+            "`{path}.provision` is \"process\", but no {name} binaries were found on this machine"
         ))
         .hint(format!(
-            "run `apt-get install postgresql`, or name a directory with `{path}.bin_dir`"
+            "run `apt-get install {}`, or name a directory with `{path}.bin_dir`",
+            match spec.kind {
+                EngineKind::Postgres => "postgresql",
+                EngineKind::MariaDb => "mariadb-server",
+            }
         )));
     };
     if spec.allow_other_version {
@@ -300,7 +417,7 @@ fn bin_dir(
     versions.sort_by_key(|version| Reverse(numbers(version)));
     versions.dedup();
     Err(Error::provision(format!(
-        "`{path}.version` is \"{version}\", but this machine has PostgreSQL {}",
+        "`{path}.version` is \"{version}\", but this machine has {name} {}",
         versions.join(", ")
     ))
     .hint(format!(
@@ -317,7 +434,7 @@ fn transport(path: &str, spec: &EngineSpec, kind: ProvisionKind) -> Result<Trans
     let Some(url) = spec.url.as_deref().filter(|_| kind == ProvisionKind::Url) else {
         return Ok(spec.transport.unwrap_or(TransportKind::Unix));
     };
-    let actual = url_transport(url);
+    let actual = url_transport(spec.kind, url);
     match spec.transport {
         Some(stated) if stated != actual => Err(Error::spec(format!(
             "`{path}.transport` is \"{}\", but `{path}.url` says \"{}\"",
@@ -329,9 +446,14 @@ fn transport(path: &str, spec: &EngineSpec, kind: ProvisionKind) -> Result<Trans
     }
 }
 
-/// libpq's rule: a host that starts with a slash (or its escape), or no host at all, is a socket.
-fn url_transport(url: &str) -> TransportKind {
+/// PostgreSQL, by libpq's rule: a host that starts with a slash (or its escape), or no host at all, is
+/// a socket. MariaDB: the socket is a parameter of its own.
+fn url_transport(kind: EngineKind, url: &str) -> TransportKind {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    if kind == EngineKind::MariaDb {
+        let socket = query.split('&').any(|part| part.starts_with("socket="));
+        return if socket { TransportKind::Unix } else { TransportKind::Tcp };
+    }
     let authority = base.split_once("://").map_or("", |(_, rest)| rest);
     let authority = authority.split('/').next().unwrap_or_default();
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -343,20 +465,23 @@ fn url_transport(url: &str) -> TransportKind {
 
 /// Every combination of the settings' levels, the durability settings always among them.
 fn settings(path: &str, spec: &EngineSpec) -> Result<Vec<BTreeMap<String, String>>> {
-    let on = || "on".to_owned();
-    let base: BTreeMap<String, String> =
-        DURABILITY.iter().map(|name| ((*name).to_owned(), on())).collect();
+    let base: BTreeMap<String, String> = durability(spec.kind)
+        .iter()
+        .map(|(name, safe)| ((*name).to_owned(), (*safe).to_owned()))
+        .collect();
     let mut combinations = vec![base];
     for (name, levels) in &spec.settings {
-        if OURS.contains(&name.as_str()) {
+        if reserved(spec.kind).contains(&name.as_str()) {
             let value = levels.join(", ");
             return Err(Error::spec(format!(
                 "`{path}.settings.{name}` is \"{value}\", but bedplate sets it itself for each trial"
             ))
             .hint(format!("leave `{name}` out: paths, sockets and logs are chosen for each trial")));
         }
-        let levels: Vec<String> =
-            levels.iter().map(|level| durable(path, name, level)).collect::<Result<_>>()?;
+        let levels: Vec<String> = levels
+            .iter()
+            .map(|level| durable(spec.kind, path, name, level))
+            .collect::<Result<_>>()?;
         combinations = combinations
             .iter()
             .flat_map(|settings| {
@@ -372,26 +497,27 @@ fn settings(path: &str, spec: &EngineSpec) -> Result<Vec<BTreeMap<String, String
 }
 
 /// The value as the server will report it, for the durability settings; others stay as they are.
-fn durable(path: &str, name: &str, value: &str) -> Result<String> {
-    if !DURABILITY.contains(&name) {
+fn durable(kind: EngineKind, path: &str, name: &str, value: &str) -> Result<String> {
+    if !durability(kind).iter().any(|(known, _)| *known == name) {
         return Ok(value.to_owned());
     }
-    let lower = value.trim().to_ascii_lowercase();
     let words: &[&str] = match name {
         "synchronous_commit" => &["on", "off", "local", "remote_write", "remote_apply"],
+        "innodb_flush_log_at_trx_commit" => &["0", "1", "2", "3"],
+        "innodb_doublewrite" => &["ON", "OFF"],
         _ => &["on", "off"],
     };
-    let word = match lower.as_str() {
-        "true" | "yes" | "1" => "on",
-        "false" | "no" | "0" => "off",
-        other => other,
-    };
-    if words.contains(&word) {
-        Ok(word.to_owned())
-    } else {
-        Err(Error::spec(format!(
+    let lower = value.trim().to_ascii_lowercase();
+    let allowed = |wanted: &str| words.iter().find(|word| word.eq_ignore_ascii_case(wanted));
+    let word = allowed(&lower).or_else(|| match lower.as_str() {
+        "true" | "yes" | "1" => allowed("on"),
+        "false" | "no" | "0" => allowed("off"),
+        _ => None,
+    });
+    word.map(|word| (*word).to_owned()).ok_or_else(|| {
+        Error::spec(format!(
             "`{path}.settings.{name}` is \"{value}\" (allowed: {})",
             words.join(", ")
-        )))
-    }
+        ))
+    })
 }

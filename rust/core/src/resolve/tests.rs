@@ -2,9 +2,10 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::ErrorKind;
-use crate::capabilities::{Availability, PostgresBinaries};
+use crate::capabilities::{Availability, Binaries, EngineOffer};
 use crate::plan::{
-    LoopVolume, Provision, QueryProtocol, RunLength, StorageKind, TransportKind, WorkloadKind,
+    EngineKind, Initdb, LoopVolume, Provision, QueryProtocol, RunLength, StorageKind, TlsMode,
+    TransportKind, WorkloadKind,
 };
 
 const MIB: u64 = 1 << 20;
@@ -24,13 +25,45 @@ fn rich() -> Capabilities {
         mkfs_ext4: Availability::Available,
         mkfs_xfs: Availability::Available,
         filesystems: ["ext4", "xfs", "tmpfs"].map(str::to_owned).to_vec(),
-        postgres: vec![
-            PostgresBinaries { version: "9.6.24".to_owned(), bin_dir: "/pg/9.6/bin".into() },
-            PostgresBinaries { version: "15.18".to_owned(), bin_dir: "/pg/15/bin".into() },
-        ],
+        engines: BTreeMap::from([
+            (
+                EngineKind::Postgres,
+                offer(
+                    &[("9.6.24", "/pg/9.6/bin"), ("15.18", "/pg/15/bin")],
+                    &[("13", "postgres@sha256:1")],
+                    &[],
+                ),
+            ),
+            (
+                EngineKind::MariaDb,
+                offer(
+                    &[("10.11.14", "/usr/sbin")],
+                    &[
+                        ("10.3", "mariadb@sha256:39"),
+                        ("10.3.39", "mariadb@sha256:39"),
+                        ("10.3.8", "mariadb@sha256:8"),
+                        ("10.5", "bedplate/mariadb:10.5"),
+                    ],
+                    &["bedplate/mariadb:10.5"],
+                ),
+            ),
+        ]),
         state_dir: "/state".into(),
         free_bytes: 40 << 30,
-        pinned_images: BTreeMap::from([("13".to_owned(), vec!["postgres@sha256:1".to_owned()])]),
+    }
+}
+
+fn offer(binaries: &[(&str, &str)], pinned: &[(&str, &str)], built: &[&str]) -> EngineOffer {
+    let binaries = binaries.iter().map(|(version, bin_dir)| Binaries {
+        version: (*version).to_owned(),
+        bin_dir: bin_dir.into(),
+    });
+    let pinned =
+        pinned.iter().map(|(version, image)| ((*version).to_owned(), vec![(*image).to_owned()]));
+    EngineOffer {
+        binaries: binaries.collect(),
+        pinned_images: pinned.collect(),
+        built_images: built.iter().map(|image| (*image).to_owned()).collect(),
     }
 }
 
@@ -39,7 +72,7 @@ fn poor() -> Capabilities {
     Capabilities {
         root: false,
         docker: missing("the daemon does not answer", "systemctl start docker"),
-        postgres: Vec::new(),
+        engines: BTreeMap::new(),
         ..rich()
     }
 }
@@ -93,9 +126,11 @@ fn every_default_is_filled() {
     assert_eq!(cell.engine.transport, TransportKind::Unix);
     let settings: Vec<_> = cell.engine.settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
     assert_eq!(settings, ["fsync=on", "full_page_writes=on", "synchronous_commit=on"]);
-    assert_eq!(cell.engine.initdb.locale, "C");
-    assert_eq!(cell.engine.initdb.encoding, "UTF8");
-    assert!(!cell.engine.initdb.checksums);
+    assert_eq!((cell.engine.tls, &cell.engine.tls_ca), (TlsMode::Off, &None));
+    assert_eq!(
+        cell.engine.initdb,
+        Some(Initdb { locale: "C".into(), encoding: "UTF8".into(), checksums: false })
+    );
     // Scale 1, 13 s: 96 + 15 + 9 + 13 + 15 + 624 = 772 MiB; / 0.92 = 839.1; up to 64.
     assert_eq!(
         cell.storage.kind,
@@ -542,6 +577,143 @@ fn another_version_runs_when_it_may() {
     assert_eq!(plan.cells[0].engine.version, "13");
 }
 
+/// A spec of MariaDB with further keys.
+fn mariadb(keys: &str) -> String {
+    format!("[storage]\nkind = \"directory\"\n[engine]\nkind = \"mariadb\"\n{keys}\n")
+}
+
+#[test]
+fn mariadb_has_defaults_of_its_own() {
+    let plan = resolved(&mariadb(""));
+    let engine = &plan.cells[0].engine;
+    assert_eq!((engine.kind, engine.label.as_str()), (EngineKind::MariaDb, "mariadb-10.3"));
+    assert_eq!(engine.version, "10.3");
+    let settings: Vec<_> = engine.settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    assert_eq!(settings, ["innodb_doublewrite=ON", "innodb_flush_log_at_trx_commit=1"]);
+    assert_eq!(engine.initdb, None);
+    assert_eq!((engine.tls, &engine.tls_ca), (TlsMode::Off, &None));
+    let text = plan.render();
+    assert!(text.contains("\n  tls                  off\n"), "{text}");
+    assert!(!text.contains("checksums"), "{text}");
+
+    // Dashes, letter cases and spellings of one value are one setting.
+    let plan = resolved(&mariadb(
+        "settings = { Innodb-DoubleWrite = 0, innodb-flush-log-at-trx-commit = \"2\" }",
+    ));
+    let settings = &plan.cells[0].engine.settings;
+    assert_eq!(settings["innodb_doublewrite"], "OFF");
+    assert_eq!(settings["innodb_flush_log_at_trx_commit"], "2");
+}
+
+#[test]
+fn another_mariadb_than_the_one_asked_for_needs_permission() {
+    let images = |keys: &str| match &resolved(&mariadb(keys)).cells[0].engine.provision {
+        Provision::Container { images, .. } => images.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(images(""), ["mariadb@sha256:39"]);
+    assert_eq!(images("version = \"10.3.8\""), ["mariadb@sha256:8"]);
+    assert_eq!(
+        images("allow_other_version = true"),
+        ["mariadb@sha256:39", "bedplate/mariadb:10.5"]
+    );
+    assert_eq!(images("version = \"10.5\""), ["bedplate/mariadb:10.5"]);
+    assert_eq!(images("version = \"10.6\"\nallow_other_version = true"), ["bedplate/mariadb:10.5"]);
+    assert_eq!(images("image = \"mine\"\nallow_other_version = true"), ["mine"]);
+    let process = "provision = \"process\"\nallow_other_version = true";
+    assert_eq!(
+        resolved(&mariadb(process)).cells[0].engine.provision,
+        Provision::Process { bin_dir: "/usr/sbin".into() }
+    );
+    assert_eq!(
+        error_of(&mariadb("provision = \"process\""), &rich()),
+        (
+            ErrorKind::Provision,
+            "`engine.version` is \"10.3\", but this machine has MariaDB 10.11.14 | set \
+             `engine.version`, or `engine.allow_other_version = true` to run it all the same"
+                .to_owned()
+        )
+    );
+    assert_eq!(
+        error_of(&mariadb("provision = \"process\""), &poor()).1,
+        "`engine.provision` is \"process\", but no MariaDB binaries were found on this machine | run \
+         `apt-get install mariadb-server`, or name a directory with `engine.bin_dir`"
+    );
+}
+
+#[test]
+fn what_does_not_go_with_mariadb_is_named() {
+    let url = |rest: &str| format!("[engine]\nkind = \"mariadb\"\nprovision = \"url\"\n{rest}");
+    let clients =
+        |keys: &str, clients: u32| format!("{}[workload]\nclients = {clients}", mariadb(keys));
+    let cases = [
+        (
+            mariadb("checksums = true"),
+            "`engine.checksums` does not go with `engine.kind` \"mariadb\": it is told to PostgreSQL's \
+             initdb | leave `checksums` out, or set what MariaDB has instead in `engine.settings`",
+        ),
+        (
+            mariadb("settings = { log-error = \"/x\" }"),
+            "`engine.settings.log_error` is \"/x\", but bedplate sets it itself for each trial | \
+             leave `log_error` out: paths, sockets and logs are chosen for each trial",
+        ),
+        (
+            mariadb("settings = { innodb_flush_log_at_trx_commit = 4 }"),
+            "`engine.settings.innodb_flush_log_at_trx_commit` is \"4\" (allowed: 0, 1, 2, 3)",
+        ),
+        (
+            mariadb("settings = { innodb_doublewrite = \"maybe\" }"),
+            "`engine.settings.innodb_doublewrite` is \"maybe\" (allowed: ON, OFF)",
+        ),
+        (
+            clients("", 152),
+            "`workload.clients` is 152, but `engine.settings.max_connections` leaves room for 151 (its \
+             default) | set `engine.settings.max_connections` to at least 152",
+        ),
+        (
+            clients("settings = { max-connections = 20 }", 21),
+            "`workload.clients` is 21, but `engine.settings.max_connections` leaves room for 20 | set \
+             `engine.settings.max_connections` to at least 21",
+        ),
+        (
+            mariadb("tls = \"verify\""),
+            "`engine.tls` is \"verify\", but `engine.tls_ca` is missing | name the PEM file of the \
+             authority that signed the server's certificate with `engine.tls_ca`, or set `engine.tls = \
+             \"require\"` to encrypt without verifying",
+        ),
+        (
+            mariadb("tls = \"require\"\ntls_ca = \"/ca.pem\""),
+            "`engine.tls_ca` does not go with `engine.tls` \"require\" | set `engine.tls = \"verify\"`, \
+             or leave `engine.tls_ca` out",
+        ),
+        (
+            format!("{EXT4}[engine]\ntls = \"require\""),
+            "`engine.tls` is \"require\", but connections to PostgreSQL are never encrypted so far | \
+             leave `engine.tls` out, or set it to \"off\"",
+        ),
+        (
+            url(""),
+            "`engine.url` is missing, and provision \"url\" needs it | write mysql://USER@HOST:PORT",
+        ),
+        (
+            url("url = \"mysql://me@db\"\ntransport = \"unix\""),
+            "`engine.transport` is \"unix\", but `engine.url` says \"tcp\" | leave `engine.transport` \
+             out",
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(error_of(&text, &rich()), (ErrorKind::Spec, expected.to_owned()), "{text}");
+    }
+    resolved(&clients("", 151));
+    resolved(&format!("{EXT4}[engine]\ntls = \"off\""));
+    let verify = resolved(&mariadb("tls = \"verify\"\ntls_ca = \"/ca.pem\""));
+    assert_eq!(verify.cells[0].engine.tls, TlsMode::Verify);
+    assert_eq!(verify.cells[0].engine.tls_ca, Some("/ca.pem".into()));
+    assert!(verify.render().contains("\n  tls_ca               /ca.pem\n"));
+    let socket = resolved(&url("url = \"mysql://me@localhost?socket=/run/s\""));
+    assert_eq!(socket.cells[0].engine.transport, TransportKind::Unix);
+}
+
 #[test]
 fn versions_are_prefixes_in_whole_components() {
     let engine = |version: &str| {
@@ -615,6 +787,7 @@ engine
   cpus                 no limit
   transport            unix
   settings             fsync=on, full_page_writes=on, synchronous_commit=on
+  tls                  off
   locale               C
   encoding             UTF8
   checksums            false
@@ -678,7 +851,7 @@ fn the_shipped_specs_resolve() {
     assert!(quick.estimate().disk_bytes <= 1024 * MIB);
     let process = resolved(include_str!("../../../../specs/quick-process.toml"));
     assert_eq!(process.cells.len(), 2);
-    let machine = Capabilities { postgres: rich().postgres, ..poor() };
+    let machine = Capabilities { engines: rich().engines, ..poor() };
     let directory = resolve(include_str!("../../../../specs/quick-directory.toml"), &machine)
         .expect("needs neither Docker nor root");
     assert_eq!(directory.site, SiteKind::Local);

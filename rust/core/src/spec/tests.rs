@@ -48,7 +48,7 @@ fn bad_input_is_named() {
         (
             "[engine]\nkind = \"postgresql\"",
             "`engine.kind` is \"postgresql\", which is not a known kind of engine \
-             (allowed: postgres) | did you mean `postgres`?",
+             (allowed: postgres, mariadb) | did you mean `postgres`?",
         ),
         (
             "[workload]\nclients = \"many\"",
@@ -107,6 +107,24 @@ fn bad_input_is_named() {
         (
             "[engine]\nurl = \"mysql://db/x\"",
             "`engine.url` is \"mysql://db/x\", but its scheme must be postgresql or postgres",
+        ),
+        (
+            "[engine]\nkind = \"mariadb\"\nurl = \"postgres://db/x\"",
+            "`engine.url` is \"postgres://db/x\", but its scheme must be mysql or mariadb",
+        ),
+        (
+            "[engine]\nkind = \"mariadb\"\nurl = \"mysql://me:secret@db\"",
+            "`engine.url` holds a password | set it in the environment variable BEDPLATE_PASSWORD \
+             or MYSQL_PWD",
+        ),
+        (
+            "[engine]\nkind = \"mariadb\"\nsettings = { a-b = 1, A_b = 1 }",
+            "`engine.settings.a-b` is there twice, in different spellings",
+        ),
+        ("[engine.settings]\na-b = 1", "`engine.settings.a-b` is not the name of a setting"),
+        (
+            "[engine]\ntls = \"on\"",
+            "`engine.tls` is \"on\", which is not a known mode of TLS (allowed: off, require, verify)",
         ),
         ("[engine.settings]\n\"a b\" = 1", "`engine.settings.a b` is not the name of a setting"),
         (

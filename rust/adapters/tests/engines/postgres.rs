@@ -1,106 +1,19 @@
-//! Real servers on this machine, started in each of the three ways.
-
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! PostgreSQL.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use bedplate_adapters::engines::{self, EngineContext};
-use bedplate_adapters::images::{self, Image};
-use bedplate_adapters::ledger::Ledger;
+use bedplate_adapters::drivers::tls::ClientTls;
+use bedplate_adapters::engines;
+use bedplate_adapters::images::Image;
 use bedplate_core::check::{check_settings, check_version};
-use bedplate_core::error::{Error, ErrorKind, Result};
-use bedplate_core::plan::{
-    Cell, Design, EngineKind, EnginePlan, Initdb, PLAN_VERSION, Plan, Profile, Provision,
-    QueryProtocol, RunLength, SiteKind, StorageKind, StoragePlan, TransportKind, WorkloadKind,
-    WorkloadPlan,
-};
-use bedplate_core::record::{TrialId, VolumeFacts};
-use bedplate_core::seam::{Address, Server, Session, Volume, VolumeLocation};
-use tempfile::TempDir;
+use bedplate_core::error::ErrorKind;
+use bedplate_core::plan::{EngineKind, EnginePlan, Initdb, Provision, TlsMode, TransportKind};
+use bedplate_core::seam::{Address, Server};
 
-/// A plain directory.
-struct Directory(PathBuf);
-
-#[async_trait]
-impl Volume for Directory {
-    fn location(&self) -> VolumeLocation {
-        VolumeLocation::Path(self.0.clone())
-    }
-
-    async fn facts(&self) -> Result<VolumeFacts> {
-        Ok(VolumeFacts::default())
-    }
-
-    async fn settle(&self, _: Duration) -> Result<bool> {
-        Ok(true)
-    }
-}
-
-/// A trial's surroundings; `end` checks that nothing is left.
-struct Trial {
-    root: TempDir,
-    ledger: Ledger,
-    id: TrialId,
-    volume: Directory,
-}
-
-impl Trial {
-    fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let root =
-            tempfile::Builder::new().prefix("bedplate-test-").tempdir_in("/var/tmp").unwrap();
-        std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let volume = root.path().join("volume");
-        std::fs::create_dir(&volume).unwrap();
-        let id = TrialId {
-            run: format!("test{}", std::process::id()),
-            trial: NUMBER.fetch_add(1, Ordering::Relaxed),
-            block: 0,
-            cell: 0,
-        };
-        let ledger = Ledger::open(&root.path().join("state")).unwrap();
-        Self { root, ledger, id, volume: Directory(volume) }
-    }
-
-    async fn start(&self, engine: &EnginePlan) -> Result<Box<dyn Server>> {
-        let context = EngineContext {
-            ledger: &self.ledger,
-            id: &self.id,
-            engine,
-            volume: &self.volume,
-            work_dir: self.root.path(),
-        };
-        match engine.provision {
-            Provision::Container { .. } => engines::container::start(&context).await,
-            Provision::Process { .. } => engines::process::start(&context).await,
-            Provision::Url { .. } => engines::url::start(&context).await,
-        }
-    }
-
-    async fn end(self) {
-        let name = self.id.resource_name();
-        self.ledger.undo_scope(&name).await.unwrap();
-        assert_eq!(self.ledger.entries(), []);
-        assert!(!self.root.path().join(format!("{name}-server")).exists());
-        assert_eq!(
-            output("docker", &["ps", "--all", "--quiet", "--filter", &format!("name={name}")]),
-            ""
-        );
-        self.root.close().unwrap();
-    }
-}
-
-fn output(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
-}
+use super::{Trial, built, installed, output, plan, preflight_error, value};
 
 fn engine(provision: Provision, transport: TransportKind, settings: &[(&str, &str)]) -> EnginePlan {
     let mut all = BTreeMap::from(
@@ -116,64 +29,18 @@ fn engine(provision: Provision, transport: TransportKind, settings: &[(&str, &st
         provision,
         transport,
         settings: all,
-        initdb: Initdb { locale: "C".into(), encoding: "UTF8".into(), checksums: false },
+        tls: TlsMode::Off,
+        tls_ca: None,
+        initdb: Some(Initdb { locale: "C".into(), encoding: "UTF8".into(), checksums: false }),
     }
 }
 
-/// The newest binaries of this machine.
 async fn process() -> Provision {
-    let offered = bedplate_adapters::capabilities::capabilities(Path::new("/var/tmp"), None).await;
-    let newest = offered.postgres.first().expect("PostgreSQL is installed");
-    Provision::Process { bin_dir: newest.bin_dir.clone() }
+    installed(EngineKind::Postgres).await
 }
 
 async fn container() -> Provision {
-    images::build(&[Image::Postgres13], &|_| {}).await.unwrap();
-    Provision::Container {
-        images: vec![Image::Postgres13.tag().into()],
-        shm_size_bytes: 256 << 20,
-        memory_bytes: Some(1 << 30),
-        cpus: Some(1.5),
-    }
-}
-
-fn plan(engine: &EnginePlan, clients: u32) -> Plan {
-    Plan {
-        plan_version: PLAN_VERSION,
-        name: "test".into(),
-        site: SiteKind::Local,
-        work_dir: "/var/tmp".into(),
-        cells: vec![Cell {
-            label: "only".into(),
-            levels: BTreeMap::new(),
-            engine: engine.clone(),
-            storage: StoragePlan { label: "x".into(), kind: StorageKind::Existing },
-            workload: WorkloadPlan {
-                kind: WorkloadKind::Tpcb,
-                scale: 1,
-                clients,
-                threads: 1,
-                protocol: QueryProtocol::Simple,
-                length: RunLength::DurationS(1.0),
-                warmup_s: 0.0,
-            },
-        }],
-        design: Design {
-            profile: Profile::Smoke,
-            blocks: 1,
-            seed: 1,
-            baseline: BTreeMap::new(),
-            order: vec![vec![0]],
-        },
-    }
-}
-
-async fn preflight_error(engine: &EnginePlan, clients: u32) -> Error {
-    engines::preflight(&plan(engine, clients)).await.unwrap_err()
-}
-
-async fn value(session: &mut dyn Session, sql: &str) -> String {
-    session.query(sql).await.unwrap()[0][0].clone().unwrap()
+    built(Image::Postgres13).await
 }
 
 /// `psql` against a socket of a server whose local authentication is trust.
@@ -521,9 +388,10 @@ async fn an_existing_server_gets_one_schema_and_loses_it() {
     assert_eq!(value(&mut *session, everything).await, before);
 
     // What does not carry our mark is left alone; what is gone is no error.
-    let error = engines::url::drop_schema(&url, "bedplate_decoy").await.unwrap_err();
+    let error =
+        engines::url::drop_schema(&url, "bedplate_decoy", ClientTls::off()).await.unwrap_err();
     assert!(error.message.contains("is left alone"), "{error}");
-    engines::url::drop_schema(&url, "bedplate_gone").await.unwrap();
+    engines::url::drop_schema(&url, "bedplate_gone", ClientTls::off()).await.unwrap();
     assert_eq!(value(&mut *session, everything).await, before);
 
     drop(session);
