@@ -27,7 +27,7 @@ use testcontainers::{GenericImage, ImageExt};
 
 use super::{
     Access, EngineContext, Particulars, client_tls, database, make_socket_directory, not_ready,
-    port, random_password, setting, socket_path,
+    port, random_password, setting, socket_path, without_tls,
 };
 use crate::images::Image;
 use crate::ledger::Resource;
@@ -378,6 +378,7 @@ impl ContainerServer {
                     let log = self.log().await.unwrap_or_default();
                     return Err(not_ready(error.message, &log));
                 }
+                Err(error) if self.access.lacks_tls().await => return Err(without_tls(error)),
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use bedplate_core::error::{Error, ErrorKind, Result};
-use bedplate_core::plan::{EngineKind, EnginePlan, Plan, Provision, TransportKind};
+use bedplate_core::plan::{EngineKind, EnginePlan, Plan, Provision, TlsMode, TransportKind};
 use bedplate_core::record::{ServerFacts, TrialId};
 use bedplate_core::seam::{Endpoint, Session, Volume};
 use rustix::process::Signal;
@@ -212,6 +212,12 @@ impl Access {
         self.database.connect(&self.endpoint, &self.tls).await
     }
 
+    /// Whether the server is ready, and only the encryption that is demanded stands in the way.
+    async fn lacks_tls(&self) -> bool {
+        self.tls.mode() != TlsMode::Off
+            && self.database.connect(&self.endpoint, &ClientTls::off()).await.is_ok()
+    }
+
     /// What the server says of itself, and what we know of it.
     async fn facts(&self, provenance: &BTreeMap<String, String>) -> Result<ServerFacts> {
         let mut facts = self.database.facts(&mut *self.session().await?).await?;
@@ -391,6 +397,13 @@ fn tail(log: &str) -> String {
     lines[lines.len().saturating_sub(LINES)..].join("\n")
 }
 
+/// The error that a server we started has no TLS as it is demanded.
+fn without_tls(error: Error) -> Error {
+    error.hint(
+        "declare `ssl_cert` and `ssl_key` in `engine.settings`, or set `engine.tls = \"off\"`",
+    )
+}
+
 /// The error that a server we started did not get ready, with the end of its log.
 fn not_ready(message: impl Into<String>, log: &str) -> Error {
     let error = Error::new(ErrorKind::Provision, message);
@@ -402,8 +415,6 @@ fn not_ready(message: impl Into<String>, log: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use bedplate_core::plan::TlsMode;
-
     use super::*;
 
     pub(super) fn engine(kind: EngineKind, settings: &[(&str, &str)]) -> EnginePlan {

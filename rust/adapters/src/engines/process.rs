@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     Access, Database, EngineContext, Installing, Listening, Particulars, client_tls, database,
-    make_socket_directory, not_ready, port, random_password, setting, socket_path,
+    make_socket_directory, not_ready, port, random_password, setting, socket_path, without_tls,
 };
 use crate::ledger::Resource;
 use crate::{command, mountinfo};
@@ -395,6 +395,7 @@ impl ProcessServer {
                     let text = format!("the server was not ready within {seconds} s: {error}");
                     return Err(not_ready(text, &log));
                 }
+                Err(error) if self.access.lacks_tls().await => return Err(without_tls(error)),
                 Err(_) => sleep(POLL).await,
             }
         }

@@ -172,6 +172,63 @@ async fn a_process_on_tcp_wants_its_password() {
 }
 
 #[tokio::test]
+async fn a_process_that_offers_tls_is_reached_over_it() {
+    let trial = Trial::new();
+    let directory = trial.root.path().display().to_string();
+    // An authority, and a certificate that it has signed for this server.
+    output(
+        "sh",
+        &[
+            "-euc",
+            "cd \"$0\" && exec 2>openssl.log
+             openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
+                 -subj /CN=authority -keyout ca.key -out ca.pem
+             openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=localhost \
+                 -keyout server.key -out server.csr
+             printf 'subjectAltName=DNS:localhost,IP:127.0.0.1' >names
+             openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \
+                 -extfile names -out server.pem
+             chmod a+r server.key",
+            &directory,
+        ],
+    );
+    let file = |name: &str| format!("{directory}/{name}");
+    let (certificate, key) = (file("server.pem"), file("server.key"));
+    let mut engine = engine(
+        process().await,
+        TransportKind::Tcp,
+        &[("ssl_cert", &certificate), ("ssl_key", &key)],
+    );
+    engine.tls = TlsMode::Verify;
+    engine.tls_ca = Some(file("ca.pem").into());
+    engines::preflight(&plan(&engine, 1)).await.unwrap();
+    let server = trial.start(&engine).await.unwrap();
+    let facts = server.facts().await.unwrap();
+    check_settings(&engine, &facts).unwrap();
+    assert_eq!(facts.provenance["tls"], "verify");
+    assert!(facts.provenance["tls_cipher"].starts_with("TLS_"), "{:?}", facts.provenance);
+
+    // The server of another authority is not the one that is meant.
+    let stranger = ClientTls::new(TlsMode::Verify, Some(certificate.as_ref())).unwrap();
+    assert!(mariadb_session::connect(server.endpoint(), &stranger).await.is_err());
+    server.stop().await.unwrap();
+    trial.end().await;
+}
+
+#[tokio::test]
+async fn tls_that_is_not_offered_fails_the_start() {
+    let trial = Trial::new();
+    let mut engine = engine(process().await, TransportKind::Unix, &[]);
+    engine.tls = TlsMode::Require;
+    let started = std::time::Instant::now();
+    let error = trial.start(&engine).await.err().unwrap();
+    assert!(error.message.contains("TLS"), "{error}");
+    assert!(error.hint.unwrap().contains("ssl_cert"));
+    assert!(started.elapsed() < Duration::from_secs(30));
+    trial.end().await;
+}
+
+#[tokio::test]
 async fn another_version_is_refused_unless_allowed() {
     let trial = Trial::new();
     let mut engine = engine(process().await, TransportKind::Unix, &[("port", "3399")]);
@@ -219,7 +276,7 @@ async fn a_process_that_ends_early_shows_why() {
 
 #[tokio::test]
 async fn a_start_that_is_given_up_leaves_nothing() {
-    for milliseconds in [30, 600, 2500, 5000] {
+    for milliseconds in [30, 300, 900, 1800] {
         let trial = Trial::new();
         let engine = engine(process().await, TransportKind::Unix, &[]);
         let starting = trial.start(&engine);
