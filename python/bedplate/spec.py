@@ -307,6 +307,7 @@ class _BuiltIn(_Table):
     clients: Levels[int] | None = None
     threads: Levels[int] | None = None
     protocol: Levels[Literal["simple", "extended", "prepared"]] | None = None
+    max_tries: int | None = None
     duration: Seconds | None = None
     transactions: int | None = None
     warmup: Seconds | None = None
@@ -326,6 +327,9 @@ class TpcB(_BuiltIn):
         Threads that carry them. Default: as many as clients, at most one for each CPU.
     protocol
         ``"simple"`` (default), ``"extended"`` or ``"prepared"``, as pgbench means them.
+    max_tries
+        How often a transaction is tried, with the same values, when it fails by a serialization
+        failure or a deadlock. Default 1: never again.
     duration
         Length of the measured part, seconds or text such as ``"2min"``. Default: by profile.
     transactions
@@ -357,9 +361,88 @@ class SelectOnly(_BuiltIn):
     kind: ClassVar[str | None] = "select-only"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Slap(_Table):
+    """What mysqlslap does, on MariaDB: generated statements, sent by each client.
+
+    All parameters but the first three are mysqlslap's options, with its defaults.
+
+    Parameters
+    ----------
+    clients
+        Concurrent connections. Default 1.
+    threads
+        Threads that carry them. Default: as many as clients, at most one for each CPU.
+    protocol
+        ``"simple"`` (default, as mysqlslap), ``"extended"`` or ``"prepared"``.
+    int_columns, char_columns
+        Numbers of columns; a text ``"N:1"`` gives each an index. Default 1 each.
+    secondary_indexes
+        Further columns with a unique key each. Default 0.
+    key
+        ``"none"`` (default), ``"autoincrement"`` or ``"guid"``.
+    load_type
+        ``"mixed"`` (default), ``"write"``, ``"update"``, ``"key"`` or ``"read"``.
+    write_number
+        Statements before the queries, the ``CREATE TABLE`` among them. Default 100.
+    unique_write_number
+        Distinct rows among them. Default 10.
+    unique_query_number
+        Distinct queries after the first. Default 10.
+    queries_per_client
+        Queries of each client. Default: one pass of the list.
+    number_of_queries
+        Queries in all, split exactly over the clients, in place of `queries_per_client`.
+    commit_every
+        Statements of a client between commits; 0 (default) is autocommit.
+    detach_every
+        Queries of a client between connections; 0 (default) keeps one.
+    iterations
+        How often the whole is run in a trial. Default 1.
+    storage_engine
+        ``NAME`` or ``NAME:OPTIONS``. Default: the server's.
+    create, query, pre_query, post_query
+        Statements of your own.
+    delimiter
+        What stands between two of them. Default: a line's end.
+    """
+
+    kind: ClassVar[str | None] = "slap"
+
+    clients: Levels[int] | None = None
+    threads: Levels[int] | None = None
+    protocol: Levels[Literal["simple", "extended", "prepared"]] | None = None
+    int_columns: int | str | None = None
+    char_columns: int | str | None = None
+    secondary_indexes: int | None = None
+    key: Literal["none", "autoincrement", "guid"] | None = None
+    load_type: Literal["mixed", "write", "update", "key", "read"] | None = None
+    write_number: int | None = None
+    unique_write_number: int | None = None
+    unique_query_number: int | None = None
+    queries_per_client: int | None = None
+    number_of_queries: int | None = None
+    commit_every: int | None = None
+    detach_every: int | None = None
+    iterations: int | None = None
+    storage_engine: str | None = None
+    create: str | None = None
+    query: str | None = None
+    pre_query: str | None = None
+    post_query: str | None = None
+    delimiter: str | None = None
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return the keys that were given; those of slap are a table of their own."""
+        outer = ("kind", "clients", "threads", "protocol")
+        table = super().to_dict()
+        slap: dict[str, Json] = {key: table.pop(key) for key in list(table) if key not in outer}
+        return {**table, "slap": slap} if slap else table
+
+
 Engine: TypeAlias = Postgres | MariaDb
 Storage: TypeAlias = Directory | Tmpfs | Ext4 | Xfs
-Workload: TypeAlias = TpcB | SimpleUpdate | SelectOnly
+Workload: TypeAlias = TpcB | SimpleUpdate | SelectOnly | Slap
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,10 @@ use bedplate_adapters::drivers::MariadbDriver;
 use bedplate_adapters::drivers::mariadb::MariadbWire;
 use bedplate_adapters::drivers::mariadb_session::{self, MariadbSession};
 use bedplate_adapters::drivers::tls::ClientTls;
-use bedplate_core::load::{Control, LoadDriver, Reply, ThreadEvent, ThreadJob, ThreadReport, Wire};
-use bedplate_core::plan::{QueryProtocol, RunLength, TlsMode};
+use bedplate_core::load::{
+    Control, LoadDriver, Program, Reply, Step, ThreadEvent, ThreadJob, ThreadReport, Wire,
+};
+use bedplate_core::plan::{QueryProtocol, TlsMode};
 use bedplate_core::script::{Script, Statement};
 use bedplate_core::seam::{Address, Endpoint, Session};
 use bytes::BytesMut;
@@ -232,16 +234,23 @@ fn script(text: &str) -> Script {
 
 fn job(endpoint: Endpoint, protocol: QueryProtocol, text: &str, transactions: u64) -> ThreadJob {
     ThreadJob {
-        script: Arc::new(script(text)),
+        scripts: Arc::new([script(text)]),
         given: vec![1, 2],
         protocol,
         endpoint,
-        clients: 0..4,
+        first_client: 0,
+        programs: vec![repeated(Some(transactions)); 4],
+        max_tries: 1,
         seed: 1,
         warmup: Duration::ZERO,
-        length: RunLength::Transactions(transactions),
+        window: None,
         grace: Duration::from_secs(10),
     }
+}
+
+/// One transaction again and again.
+fn repeated(passes: Option<u64>) -> Program {
+    Program { steps: Arc::new([Step::Transaction(0)]), passes }
 }
 
 /// Runs a thread of four clients; refusals and report.
@@ -566,7 +575,8 @@ async fn failures_have_their_class() {
 
     // A server that dies in the middle of the load.
     let job = ThreadJob {
-        length: RunLength::DurationS(20.0),
+        programs: vec![repeated(None); 4],
+        window: Some(Duration::from_secs(20)),
         ..job(plain, QueryProtocol::Prepared, "SELECT SLEEP(0.01);", 0)
     };
     let load = std::thread::spawn(move || run_driver(ClientTls::off(), job));

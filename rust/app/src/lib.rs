@@ -11,10 +11,11 @@ mod table;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bedplate_adapters::drivers::PostgresDriver;
+use bedplate_adapters::drivers::{MariadbDriver, PostgresDriver};
 use bedplate_adapters::monitor::HostMonitor;
-use bedplate_adapters::{capabilities, ledger, sites};
-use bedplate_core::plan::Plan;
+use bedplate_adapters::{capabilities, engines, ledger, sites};
+use bedplate_core::load::LoadDriver;
+use bedplate_core::plan::{EngineKind, EnginePlan, Plan};
 use bedplate_core::run::{RunSummary, Study, execute};
 use bedplate_core::seam::{Cancel, Event, Observer};
 use bedplate_core::spec::Spec;
@@ -91,7 +92,7 @@ async fn run_here(plan: Plan, options: RunOptions) -> Result<Finished> {
         plan: &plan,
         run_id: &run_id,
         site: site.as_ref(),
-        driver: Arc::new(PostgresDriver),
+        driver: &driver,
         monitor: &HostMonitor,
         observer: observer.as_ref(),
         cancel: &cancel,
@@ -106,6 +107,14 @@ async fn run_here(plan: Plan, options: RunOptions) -> Result<Finished> {
             Err(name_directory(error, &path))
         }
     }
+}
+
+/// The client side of an engine.
+fn driver(engine: &EnginePlan) -> Result<Arc<dyn LoadDriver>> {
+    Ok(match engine.kind {
+        EngineKind::Postgres => Arc::new(PostgresDriver),
+        EngineKind::MariaDb => Arc::new(MariadbDriver::new(engines::client_tls(engine)?)),
+    })
 }
 
 /// Says where the finished trials of a run that ended early are.

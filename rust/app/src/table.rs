@@ -10,7 +10,7 @@ pub(crate) fn trials(rows: &[TrialRow]) -> String {
     table.set_header([
         "trial",
         "cell",
-        "PostgreSQL",
+        "server",
         "clients",
         "tps",
         "p50 ms",
@@ -23,7 +23,7 @@ pub(crate) fn trials(rows: &[TrialRow]) -> String {
         table.add_row([
             row.trial.to_string(),
             row.cell.clone(),
-            row.engine_version.clone().unwrap_or_else(|| "-".into()),
+            server(row),
             row.clients.to_string(),
             figure(row.tps, 0),
             figure(row.service_time_ms.p50, 2),
@@ -48,6 +48,14 @@ pub(crate) fn trials(rows: &[TrialRow]) -> String {
         }
     }
     text
+}
+
+/// Kind and version of what ran, or what was asked for where nothing did.
+fn server(row: &TrialRow) -> String {
+    match &row.engine_version {
+        Some(version) => format!("{} {version}", row.engine_kind.name()),
+        None => format!("{} {}?", row.engine_kind.name(), row.version_asked),
+    }
 }
 
 /// A number, or a dash where there is none.

@@ -23,6 +23,10 @@ pub struct LoadReport {
     pub cpu_in_window: Duration,
     /// Length of the window.
     pub window: Duration,
+    /// From the first connection attempt until all clients were connected.
+    pub connect: Duration,
+    /// From the first connection attempt until all threads had closed their connections.
+    pub connected_window: Duration,
 }
 
 /// Gathers the events of a number of threads.
@@ -148,7 +152,7 @@ mod tests {
                 phase: Phase::Measure,
                 start: Duration::from_secs(u64::from(index)),
                 length: Duration::from_secs(1),
-                outcomes: Outcomes { committed, failed: BTreeMap::new() },
+                outcomes: Outcomes { committed, ..Outcomes::default() },
                 live_clients: 2,
             },
             service_time_ns,

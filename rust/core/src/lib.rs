@@ -11,8 +11,11 @@
 pub mod capabilities;
 pub mod check;
 pub mod error;
+mod fill;
 pub mod gather;
+mod jobs;
 pub mod load;
+mod measure;
 pub mod plan;
 pub mod record;
 pub mod resolve;

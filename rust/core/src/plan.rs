@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::sizing;
+use crate::slap::SlapPlan;
 
 /// Version of the plan's form; a stored plan of another version is refused.
 pub const PLAN_VERSION: u32 = 1;
@@ -239,23 +240,68 @@ pub struct LoopVolume {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadPlan {
-    /// The workload's kind.
-    pub kind: WorkloadKind,
-    /// Scale factor: 100,000 accounts each.
-    pub scale: u32,
+    /// What each client does.
+    pub work: Work,
     /// Concurrent connections.
     pub clients: u32,
     /// Threads that carry them.
     pub threads: u32,
     /// How statements are sent.
     pub protocol: QueryProtocol,
+    /// How often a transaction is tried, with the same values, when it fails in a way that may pass
+    /// (a serialization failure, a deadlock). 1 means never again, as with pgbench.
+    pub max_tries: u32,
     /// How long the measured part is.
     pub length: RunLength,
     /// Seconds of load before measuring starts.
     pub warmup_s: f64,
 }
 
-/// The built-in workloads.
+/// What the clients of a workload do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Work {
+    /// pgbench's `tpcb-like`.
+    Tpcb(Scaled),
+    /// pgbench's `simple-update`.
+    SimpleUpdate(Scaled),
+    /// pgbench's `select-only`.
+    SelectOnly(Scaled),
+    /// What mysqlslap does.
+    Slap(Box<SlapPlan>),
+}
+
+/// Size of pgbench's tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scaled {
+    /// Scale factor: 100,000 accounts each.
+    pub scale: u32,
+}
+
+impl Work {
+    /// Its kind.
+    pub fn kind(&self) -> WorkloadKind {
+        match self {
+            Self::Tpcb(_) => WorkloadKind::Tpcb,
+            Self::SimpleUpdate(_) => WorkloadKind::SimpleUpdate,
+            Self::SelectOnly(_) => WorkloadKind::SelectOnly,
+            Self::Slap(_) => WorkloadKind::Slap,
+        }
+    }
+
+    /// The scale factor, where there is one.
+    pub fn scale(&self) -> Option<u32> {
+        match self {
+            Self::Tpcb(scaled) | Self::SimpleUpdate(scaled) | Self::SelectOnly(scaled) => {
+                Some(scaled.scale)
+            }
+            Self::Slap(_) => None,
+        }
+    }
+}
+
+/// Kinds of workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkloadKind {
@@ -265,6 +311,8 @@ pub enum WorkloadKind {
     SimpleUpdate,
     /// pgbench's `select-only`.
     SelectOnly,
+    /// What mysqlslap does.
+    Slap,
 }
 
 impl WorkloadKind {
@@ -274,6 +322,7 @@ impl WorkloadKind {
             Self::Tpcb => "tpcb",
             Self::SimpleUpdate => "simple-update",
             Self::SelectOnly => "select-only",
+            Self::Slap => "slap",
         }
     }
 }
@@ -332,6 +381,8 @@ pub enum RunLength {
     DurationS(f64),
     /// Transactions for each client; there is then no warm-up.
     Transactions(u64),
+    /// As many queries as the workload itself says (slap); there is then no warm-up.
+    Queries,
 }
 
 /// Design of the study.
@@ -421,6 +472,9 @@ const LOAD_S_PER_SCALE: f64 = 0.25;
 /// Assumed rate where a number of transactions is asked for.
 const TRANSACTIONS_PER_SECOND: f64 = 1000.0;
 
+/// Assumed length of a number of queries that the workload itself says.
+const QUERIES_S: f64 = 10.0;
+
 impl Cell {
     /// Bytes of disk that a trial of this cell takes; memory is no disk, and what a server that
     /// exists already needs is all in its own storage.
@@ -442,13 +496,14 @@ impl Cell {
         };
         let measured_s = match self.workload.length {
             RunLength::DurationS(seconds) => seconds,
+            RunLength::Queries => QUERIES_S,
             RunLength::Transactions(count) => {
                 count as f64 * f64::from(self.workload.clients) / TRANSACTIONS_PER_SECOND
             }
         };
         PROVISION_S
             + image_bytes as f64 / IMAGE_BYTES_PER_SECOND
-            + LOAD_S_PER_SCALE * f64::from(self.workload.scale)
+            + LOAD_S_PER_SCALE * f64::from(self.workload.work.scale().unwrap_or(0))
             + self.workload.warmup_s
             + measured_s
     }

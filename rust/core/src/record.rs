@@ -86,7 +86,9 @@ impl Trust {
 pub struct Outcomes {
     /// Transactions committed.
     pub committed: u64,
-    /// Transactions failed, by SQLSTATE.
+    /// Tries that failed and were repeated with the same values.
+    pub retried: u64,
+    /// Transactions failed for good, by SQLSTATE.
     pub failed: BTreeMap<String, u64>,
 }
 
@@ -99,6 +101,7 @@ impl Outcomes {
     /// Adds another count to this one.
     pub fn merge(&mut self, other: &Self) {
         self.committed += other.committed;
+        self.retried += other.retried;
         for (sqlstate, count) in &other.failed {
             *self.failed.entry(sqlstate.clone()).or_default() += count;
         }
@@ -200,6 +203,12 @@ pub struct TrialRecord {
     pub client_cpu_s: f64,
     /// Seconds from the first connection attempt until all clients were connected.
     pub connect_s: f64,
+    /// For each iteration, seconds from the first connection attempt until every client had done its
+    /// program and the last connection was closed: the window that mysqlslap times.
+    pub connected_windows_s: Vec<f64>,
+    /// Committed transactions within the window as the clients counted them, to be compared with
+    /// what the intervals add up to.
+    pub counted_by_clients: u64,
     /// Size of the database after loading in bytes.
     pub database_bytes: u64,
     /// What the server says of itself.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::load::LoadDriver;
-use crate::plan::Plan;
+use crate::plan::{EnginePlan, Plan};
 use crate::record::{TrialId, TrialRecord, TrustLevel};
 use crate::sampler::Monitor;
 use crate::seam::{Cancel, Event, Observer, RunSink, Site};
@@ -18,8 +18,8 @@ pub struct Study<'a> {
     pub run_id: &'a str,
     /// Where it is executed.
     pub site: &'a dyn Site,
-    /// The client side of the load.
-    pub driver: Arc<dyn LoadDriver>,
+    /// Gives the client side of the load for an engine.
+    pub driver: &'a (dyn Fn(&EnginePlan) -> Result<Arc<dyn LoadDriver>> + Sync),
     /// Reads the machine once a second.
     pub monitor: &'a dyn Monitor,
     /// Who is told.
@@ -78,8 +78,12 @@ pub async fn execute(study: &Study<'_>, sink: &mut dyn RunSink) -> Result<RunSum
 async fn one_trial(study: &Study<'_>, id: TrialId, sink: &mut dyn RunSink) -> Result<TrialRecord> {
     let cell = &study.plan.cells[id.cell];
     sink.trial_started(&id)?;
-    let mut record =
-        trial::blank(id, cell, study.driver.name(), jiff::Timestamp::now().to_string());
+    let mut record = trial::blank(
+        id,
+        cell,
+        (study.driver)(&cell.engine)?.name(),
+        jiff::Timestamp::now().to_string(),
+    );
     let (mut metrics, mut log) = (Vec::new(), String::new());
     let outcome = trial::run(study, cell, &mut record, &mut metrics, &mut log, sink).await;
     let torn_down = study.site.tear_down(&record.id).await;

@@ -18,7 +18,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::plan::{RunLength, WorkloadKind, WorkloadPlan};
+use crate::plan::{RunLength, Work, WorkloadKind, WorkloadPlan};
+use crate::slap::SlapPlan;
 
 /// A mebibyte.
 pub const MIB: u64 = 1 << 20;
@@ -31,6 +32,8 @@ pub const VOLUME_BYTES_MIN: u64 = 512 * MIB;
 pub const XFS_BYTES_MIN: u64 = 300 * MIB;
 
 const BASE_BYTES: u64 = 96 * MIB;
+/// Redo logs, doublewrite buffer, undo and system tables of a fresh InnoDB.
+const INNODB_BYTES: u64 = 256 * MIB;
 const DATA_BYTES_PER_SCALE: u64 = 15 * MIB;
 const WAL_BYTES_PER_SECOND: u64 = 48 * MIB;
 const WAL_BYTES_PER_TRANSACTION: u64 = 10 << 10;
@@ -47,9 +50,13 @@ pub fn loaded_bytes(scale: u32) -> u64 {
 
 /// Bytes at the worst moment of a trial, without what the file system itself takes.
 pub fn needed_bytes(workload: &WorkloadPlan, settings: &BTreeMap<String, String>) -> u64 {
-    let data = DATA_BYTES_PER_SCALE * u64::from(workload.scale);
-    let (wal, history) = match (workload.kind, workload.length) {
-        (WorkloadKind::SelectOnly, _) => (0, 0),
+    let scale = match &workload.work {
+        Work::Slap(slap) => return slap_bytes(slap, workload.clients),
+        work => work.scale().unwrap_or(0),
+    };
+    let data = DATA_BYTES_PER_SCALE * u64::from(scale);
+    let (wal, history) = match (workload.work.kind(), workload.length) {
+        (WorkloadKind::SelectOnly, _) | (_, RunLength::Queries) => (0, 0),
         (_, RunLength::DurationS(seconds)) => {
             let seconds = (seconds + workload.warmup_s).ceil() as u64;
             (
@@ -71,6 +78,19 @@ pub fn needed_bytes(workload: &WorkloadPlan, settings: &BTreeMap<String, String>
         .unwrap_or(MAX_WAL_SIZE_BYTES);
     let wal = data.saturating_add(wal).min(max_wal_size.saturating_add(max_wal_size / 2));
     (BASE_BYTES + data + data * 6 / 10).saturating_add(history).saturating_add(wal)
+}
+
+/// What slap's rows take at most: a fresh InnoDB with its logs, and every query an insert, with half
+/// as much again for pages that are not full.
+fn slap_bytes(slap: &SlapPlan, clients: u32) -> u64 {
+    let columns = 40
+        + u64::from(slap.int_columns) * 4
+        + u64::from(slap.char_columns) * 127
+        + u64::from(slap.secondary_indexes) * 37;
+    let list = slap.unique_query_number + 1;
+    let inserts: u64 = slap.queries.of_clients(clients, list).sum();
+    let rows = slap.preload_rows().saturating_add(inserts);
+    (BASE_BYTES + INNODB_BYTES).saturating_add(rows.saturating_mul(columns).saturating_mul(3) / 2)
 }
 
 /// The size of a volume that has to hold `needed` bytes.
@@ -136,10 +156,16 @@ pub fn seconds_text(seconds: f64) -> String {
 mod tests {
     use super::*;
     use crate::plan::QueryProtocol;
+    use crate::plan::Scaled;
 
     fn workload(kind: WorkloadKind, scale: u32, length: RunLength, warmup_s: f64) -> WorkloadPlan {
         let protocol = QueryProtocol::Simple;
-        WorkloadPlan { kind, scale, clients: 4, threads: 2, protocol, length, warmup_s }
+        let scaled = Scaled { scale };
+        let work = match kind {
+            WorkloadKind::SelectOnly => Work::SelectOnly(scaled),
+            _ => Work::Tpcb(scaled),
+        };
+        WorkloadPlan { work, clients: 4, threads: 2, protocol, max_tries: 1, length, warmup_s }
     }
 
     #[test]

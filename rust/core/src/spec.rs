@@ -35,6 +35,7 @@ use crate::error::{Error, Result};
 use crate::plan::{
     EngineKind, Profile, QueryProtocol, SiteKind, TlsMode, TransportKind, WorkloadKind,
 };
+use crate::slap::{self, Custom, KeyKind, LoadType, Queries, SlapPlan};
 
 /// A study as it was written.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -209,12 +210,16 @@ pub struct WorkloadSpec {
     pub threads: Vec<u32>,
     /// How statements are sent.
     pub protocol: Vec<QueryProtocol>,
+    /// How often a transaction is tried when it fails in a way that may pass.
+    pub max_tries: Option<u32>,
     /// Seconds of measuring.
     pub duration_s: Option<f64>,
     /// Transactions for each client.
     pub transactions: Option<u64>,
     /// Seconds before measuring.
     pub warmup_s: Option<f64>,
+    /// Keys of kind `slap`.
+    pub slap: Option<SlapPlan>,
 }
 
 /// A design as it was written.
@@ -244,10 +249,20 @@ const TLS_MODES: [(&str, TlsMode); 3] =
     [("off", TlsMode::Off), ("require", TlsMode::Require), ("verify", TlsMode::Verify)];
 /// Kinds of storage that have their time later; they are no near miss of another.
 const STORAGES_LATER: [&str; 6] = ["ext2", "ext3", "btrfs", "f2fs", "nilfs2", "zfs"];
-const WORKLOADS: [(&str, WorkloadKind); 3] = [
+const WORKLOADS: [(&str, WorkloadKind); 4] = [
     ("tpcb", WorkloadKind::Tpcb),
     ("simple-update", WorkloadKind::SimpleUpdate),
     ("select-only", WorkloadKind::SelectOnly),
+    ("slap", WorkloadKind::Slap),
+];
+const SLAP_KEYS: [(&str, KeyKind); 3] =
+    [("none", KeyKind::None), ("autoincrement", KeyKind::Autoincrement), ("guid", KeyKind::Guid)];
+const SLAP_LOAD_TYPES: [(&str, LoadType); 5] = [
+    ("mixed", LoadType::Mixed),
+    ("write", LoadType::Write),
+    ("update", LoadType::Update),
+    ("key", LoadType::Key),
+    ("read", LoadType::Read),
 ];
 const PROTOCOLS: [(&str, QueryProtocol); 3] = [
     ("simple", QueryProtocol::Simple),
@@ -287,8 +302,39 @@ const DIRECTORY_KEYS: [&str; 3] = ["kind", "label", "path"];
 const TMPFS_KEYS: [&str; 3] = ["kind", "label", "size"];
 const LOOP_KEYS: [&str; 6] =
     ["kind", "label", "size", "block_size", "mkfs_options", "mount_options"];
-const WORKLOAD_KEYS: [&str; 8] =
-    ["kind", "scale", "clients", "threads", "protocol", "duration", "transactions", "warmup"];
+const WORKLOAD_KEYS: [&str; 10] = [
+    "kind",
+    "scale",
+    "clients",
+    "threads",
+    "protocol",
+    "max_tries",
+    "duration",
+    "transactions",
+    "warmup",
+    "slap",
+];
+const SLAP_TABLE_KEYS: [&str; 19] = [
+    "int_columns",
+    "char_columns",
+    "secondary_indexes",
+    "key",
+    "load_type",
+    "write_number",
+    "unique_write_number",
+    "unique_query_number",
+    "queries_per_client",
+    "number_of_queries",
+    "commit_every",
+    "detach_every",
+    "iterations",
+    "storage_engine",
+    "create",
+    "query",
+    "pre_query",
+    "post_query",
+    "delimiter",
+];
 const DESIGN_KEYS: [&str; 4] = ["profile", "blocks", "seed", "baseline"];
 
 impl Spec {
@@ -385,8 +431,9 @@ fn read_spec(root: &Node) -> Result<Spec> {
 
 /// Where a key that was written in the wrong table belongs.
 fn home_of(key: &str) -> Option<String> {
-    let homes: [(&str, &[&str]); 4] = [
+    let homes: [(&str, &[&str]); 5] = [
         ("workload", &WORKLOAD_KEYS),
+        ("workload.slap", &SLAP_TABLE_KEYS),
         ("design", &DESIGN_KEYS),
         ("storage", &["size", "path", "block_size", "mkfs_options", "mount_options"]),
         ("engine", &ENGINE_KEYS),
@@ -464,7 +511,7 @@ fn read_url(field: &Field<'_>, kind: EngineKind) -> Result<String> {
     let (base, query) = url.split_once('?').unwrap_or((url.as_str(), ""));
     let Some((scheme, rest)) = base.split_once("://") else {
         return Err(Error::spec(format!("`{}` has no scheme", field.path))
-            .hint("write postgresql://USER@HOST:PORT/DATABASE"));
+            .hint(format!("write {}", url_form(kind))));
     };
     let authority = rest.split('/').next().unwrap_or_default();
     let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
@@ -573,10 +620,82 @@ fn read_workload(field: &Field<'_>) -> Result<WorkloadSpec> {
         clients: table.levels("clients", Field::integer)?,
         threads: table.levels("threads", Field::integer)?,
         protocol: table.levels("protocol", |field| field.word("protocol", &PROTOCOLS))?,
+        max_tries: table.value("max_tries", Field::integer)?,
         duration_s: table.value("duration", Field::seconds)?,
         transactions: table.value("transactions", Field::integer)?,
         warmup_s: table.value("warmup", Field::seconds)?,
+        slap: table.value("slap", read_slap)?,
     })
+}
+
+/// The keys are mysqlslap's options, and so are the defaults.
+fn read_slap(field: &Field<'_>) -> Result<SlapPlan> {
+    let table = field.table()?;
+    table.check_keys(&SLAP_TABLE_KEYS, home_of)?;
+    let own = SlapPlan::default();
+    let (int_columns, int_indexes) =
+        table.value("int_columns", read_columns)?.unwrap_or((own.int_columns, own.int_indexes));
+    let (char_columns, char_indexes) =
+        table.value("char_columns", read_columns)?.unwrap_or((own.char_columns, own.char_indexes));
+    let number =
+        |key: &str, own: u64| Ok::<_, Error>(table.value(key, Field::integer)?.unwrap_or(own));
+    let text = |key: &str, own: &str| {
+        Ok::<_, Error>(table.value(key, Field::text)?.unwrap_or_else(|| own.to_owned()))
+    };
+    let queries = match (
+        table.value("queries_per_client", Field::integer)?,
+        table.value("number_of_queries", Field::integer)?,
+    ) {
+        (None, None) => own.queries,
+        (Some(count), None) => Queries::PerClient(count),
+        (None, Some(count)) => Queries::Total(count),
+        (Some(_), Some(_)) => {
+            return Err(Error::spec(format!(
+                "`{0}.queries_per_client` and `{0}.number_of_queries` contradict each other",
+                field.path
+            ))
+            .hint("keep one of them"));
+        }
+    };
+    let plan = SlapPlan {
+        int_columns,
+        int_indexes,
+        char_columns,
+        char_indexes,
+        secondary_indexes: table
+            .value("secondary_indexes", Field::integer)?
+            .unwrap_or(own.secondary_indexes),
+        key: table.value("key", |field| field.word("key", &SLAP_KEYS))?.unwrap_or(own.key),
+        load_type: table
+            .value("load_type", |field| field.word("load type", &SLAP_LOAD_TYPES))?
+            .unwrap_or(own.load_type),
+        write_number: number("write_number", own.write_number)?,
+        unique_write_number: number("unique_write_number", own.unique_write_number)?,
+        unique_query_number: number("unique_query_number", own.unique_query_number)?,
+        queries,
+        commit_every: number("commit_every", own.commit_every)?,
+        detach_every: number("detach_every", own.detach_every)?,
+        iterations: table.value("iterations", Field::integer)?.unwrap_or(own.iterations),
+        engine: text("storage_engine", &own.engine)?,
+        custom: Custom {
+            create: text("create", &own.custom.create)?,
+            query: text("query", &own.custom.query)?,
+            pre_query: text("pre_query", &own.custom.pre_query)?,
+            post_query: text("post_query", &own.custom.post_query)?,
+            delimiter: text("delimiter", &own.custom.delimiter)?,
+        },
+    };
+    plan.check()?;
+    Ok(plan)
+}
+
+/// A number of columns, or `N:1` where each has an index.
+fn read_columns(field: &Field<'_>) -> Result<(u32, bool)> {
+    match field.node {
+        Node::Integer(_) => Ok((field.integer()?, false)),
+        _ => slap::parse_columns(&field.text()?)
+            .map_err(|_| field.error("but a number is expected, or \"N:1\" for indexed columns")),
+    }
 }
 
 fn read_design(field: &Field<'_>) -> Result<DesignSpec> {

@@ -3,33 +3,27 @@
 //! volume → server → load → settle → warm-up → measure → verify → collect. Tearing down is not done
 //! here but by [`crate::run`], for every end alike.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use tokio::sync::mpsc;
+use std::time::Duration;
 
 use crate::check;
-use crate::error::{Error, ErrorKind, Result};
-use crate::gather::{Gatherer, LoadReport};
-use crate::load::{Control, LoadDriver, ThreadEvent, ThreadJob};
-use crate::plan::{Cell, RunLength};
+use crate::error::{ErrorKind, Result};
+use crate::fill::{self, Filled, flush, number};
+use crate::gather::LoadReport;
+use crate::jobs::{GRACE, Load, slap_rows};
+use crate::measure::{Phases, measure, seed};
+use crate::plan::{Cell, Work};
 use crate::record::{
     MetricSample, Outcomes, Phase, ServerFacts, TrialId, TrialRecord, Trust, TrustLevel,
     VolumeFacts,
 };
 use crate::run::Study;
-use crate::sampler::Sampler;
-use crate::seam::{Endpoint, Event, RunSink, Server, Session, Volume};
-use crate::workload::{self, LoadStep};
+use crate::seam::{RunSink, Server, Session, Volume};
+use crate::workload;
 
 /// How long the device may take to become idle after loading.
 const SETTLE_AT_MOST: Duration = Duration::from_secs(30);
-/// How long a transaction may go on after the end of the window before it counts as stuck.
-const GRACE: Duration = Duration::from_secs(30);
 /// How long after its clients the end of a server becomes known.
 const KNOWN_WITHIN: Duration = Duration::from_secs(2);
-/// Bytes of COPY data sent at once.
-const COPY_CHUNK_BYTES: usize = 256 * 1024;
 
 /// Executes one trial and fills `record` as it goes, so that a trial that fails half-way leaves what
 /// is known. Intervals go to `sink` as they close, metrics are appended to `metrics`, the server's
@@ -42,7 +36,7 @@ pub(crate) async fn run(
     log: &mut String,
     sink: &mut dyn RunSink,
 ) -> Result<()> {
-    let mut phases = Phases { study, started: Instant::now(), current: None };
+    let mut phases = Phases::new(study);
     phases.enter(record, cell, Phase::Provision);
     let volume = study.cancel.guard(study.site.create_volume(&record.id, &cell.storage)).await?;
     let server = study
@@ -100,41 +94,82 @@ async fn on_server(
     record.volume = cancel.guard(volume.facts()).await?;
     judge_provision(cell, record)?;
 
-    phases.enter(record, cell, Phase::Load);
-    let mut session = cancel.guard(server.session()).await?;
-    cancel.guard(load(cell, session.as_mut(), study, &record.server.version)).await?;
-    record.database_bytes = cancel.guard(database_bytes(session.as_mut())).await?;
-
-    phases.enter(record, cell, Phase::Settle);
-    if let Err(error) = cancel.guard(session.execute("checkpoint")).await {
-        if cancel.is_cancelled() {
-            return Err(error);
+    let iterations = match &cell.workload.work {
+        Work::Slap(plan) => plan.iterations,
+        Work::Tpcb(_) | Work::SimpleUpdate(_) | Work::SelectOnly(_) => 1,
+    };
+    for iteration in 0..iterations {
+        phases.enter(record, cell, Phase::Load);
+        let mut session = cancel.guard(server.session()).await?;
+        if iteration > 0 {
+            cancel.guard(fill::empty(session.as_mut())).await?;
         }
-        let reason = format!("no checkpoint before measuring: {error}");
+        let version = record.server.version.clone();
+        let filling = fill::fill(cell, session.as_mut(), study.observer, &version);
+        let filled = cancel.guard(filling).await?;
+        record.database_bytes = cancel
+            .guard(number(session.as_mut(), workload::database_bytes_query(cell.engine.kind)))
+            .await?;
+
+        phases.enter(record, cell, Phase::Settle);
+        settle(study, cell, record, session.as_mut(), volume).await?;
+        // The session would be one more connection while measuring.
+        drop(session);
+
+        let load = match &filled {
+            Filled::Scaled(scale) => Load::scripted(cell, *scale)?,
+            Filled::Slap { statements, keys } => {
+                let Work::Slap(plan) = &cell.workload.work else { continue };
+                let seed = seed(study, record).wrapping_add(u64::from(iteration) << 32);
+                Load::slap(&cell.workload, statements, keys, plan.queries, seed)
+            }
+        };
+        let report =
+            measure(study, cell, load, server.endpoint(), record, metrics, sink, phases).await?;
+
+        phases.enter(record, cell, Phase::Verify);
+        judge_load(record, &report);
+        let end = match record.clients_lost {
+            0 => server.ended().await,
+            _ => cancel.guard(async { Ok(ended_soon(server).await) }).await?,
+        };
+        if let Some(end) = end {
+            record.trust.lower(TrustLevel::Void, format!("the server ended: {end}"));
+            return Ok(());
+        }
+        let mut session = cancel.guard(server.session()).await?;
+        cancel.guard(verify(cell, &filled, session.as_mut(), record)).await?;
+        if record.trust.level == TrustLevel::Void {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Has what was loaded written to storage and waits until the device is idle.
+async fn settle(
+    study: &Study<'_>,
+    cell: &Cell,
+    record: &mut TrialRecord,
+    session: &mut dyn Session,
+    volume: &dyn Volume,
+) -> Result<()> {
+    let cancel = study.cancel;
+    let seconds = SETTLE_AT_MOST.as_secs();
+    let flushed = match cancel.guard(flush(cell.engine.kind, session, SETTLE_AT_MOST)).await {
+        Ok(true) => None,
+        Ok(false) => Some(format!("not everything was written after {seconds} s")),
+        Err(error) if cancel.is_cancelled() => return Err(error),
+        Err(error) => Some(format!("nothing was flushed before measuring: {error}")),
+    };
+    if let Some(reason) = flushed {
         record.trust.lower(TrustLevel::Caveat, reason);
     }
     if !cancel.guard(volume.settle(SETTLE_AT_MOST)).await? {
-        let reason = format!("the device was not idle after {} s", SETTLE_AT_MOST.as_secs());
+        let reason = format!("the device was not idle after {seconds} s");
         record.trust.lower(TrustLevel::Caveat, reason);
     }
-
-    let report =
-        measure(study, cell, record, metrics, sink, phases, server.endpoint().clone()).await?;
-
-    phases.enter(record, cell, Phase::Verify);
-    judge_load(record, &report);
-    let end = match record.clients_lost {
-        0 => server.ended().await,
-        _ => cancel.guard(async { Ok(ended_soon(server).await) }).await?,
-    };
-    if let Some(end) = end {
-        record.trust.lower(TrustLevel::Void, format!("the server ended: {end}"));
-        return Ok(());
-    }
-    // A fresh session: the one that loaded has been idle for as long as the load took.
-    drop(session);
-    let mut session = cancel.guard(server.session()).await?;
-    cancel.guard(verify(cell, session.as_mut(), record)).await
+    Ok(())
 }
 
 /// How the server ended, where its connections say that it has. Whoever runs it may know of its end a
@@ -157,12 +192,12 @@ fn judge_provision(cell: &Cell, record: &mut TrialRecord) -> Result<()> {
     let asked = &cell.engine.version;
     if !cell.engine.is_version(&record.server.version) {
         let ran = &record.server.version;
-        let reason = format!("PostgreSQL {ran} ran where {asked} was asked for");
+        let reason = format!("{} {ran} ran where {asked} was asked for", cell.engine.kind.name());
         record.trust.lower(TrustLevel::Caveat, reason);
     }
-    for setting in ["fsync", "synchronous_commit", "full_page_writes"] {
-        if let Some(value) = record.server.settings.get(setting)
-            && value != "on"
+    for (setting, safe) in check::durability(cell.engine.kind) {
+        if let Some(value) = record.server.settings.get(*setting)
+            && !value.eq_ignore_ascii_case(safe)
         {
             let reason = format!("{setting} is {value}: a crash may lose or tear commits");
             record.trust.lower(TrustLevel::Caveat, reason);
@@ -178,211 +213,16 @@ fn judge_provision(cell: &Cell, record: &mut TrialRecord) -> Result<()> {
     Ok(())
 }
 
-/// Fills the database.
-async fn load(
-    cell: &Cell,
-    session: &mut dyn Session,
-    study: &Study<'_>,
-    server_version: &str,
-) -> Result<()> {
-    for step in workload::load_steps(cell.workload.scale, server_version) {
-        match step {
-            LoadStep::Execute(sql) => session.execute(&sql).await?,
-            LoadStep::CopyAccounts { sql, rows } => {
-                let mut next_aid = 1;
-                let mut chunk = || {
-                    if next_aid > rows {
-                        return None;
-                    }
-                    let mut lines = Vec::with_capacity(COPY_CHUNK_BYTES + 64);
-                    while next_aid <= rows && lines.len() < COPY_CHUNK_BYTES {
-                        workload::append_account(next_aid, &mut lines);
-                        next_aid += 1;
-                    }
-                    let fraction = (next_aid - 1) as f64 / rows as f64;
-                    study.observer.event(&Event::Progress { fraction });
-                    Some(lines)
-                };
-                let copied = session.copy_in(&sql, &mut chunk).await?;
-                if copied != rows {
-                    return Err(Error::workload(format!(
-                        "the load copied {copied} rows into pgbench_accounts where {rows} were sent"
-                    )));
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-async fn database_bytes(session: &mut dyn Session) -> Result<u64> {
-    number(
-        session,
-        "select sum(pg_total_relation_size(name)) from unnest(array['pgbench_accounts', \
-         'pgbench_branches', 'pgbench_tellers', 'pgbench_history']::regclass[]) as name",
-    )
-    .await
-}
-
-/// Runs a query whose result is one number.
-async fn number(session: &mut dyn Session, sql: &str) -> Result<u64> {
-    let rows = session.query(sql).await?;
-    rows.first()
-        .and_then(|row| row.first())
-        .and_then(|value| value.as_deref())
-        .and_then(|value| value.parse().ok())
-        .ok_or_else(|| Error::driver(format!("`{sql}` gave {rows:?} where a number is expected")))
-}
-
-/// Warm-up and measured window.
-async fn measure(
-    study: &Study<'_>,
-    cell: &Cell,
-    record: &mut TrialRecord,
-    metrics: &mut Vec<MetricSample>,
-    sink: &mut dyn RunSink,
-    phases: &mut Phases<'_>,
-    endpoint: Endpoint,
-) -> Result<LoadReport> {
-    phases.enter(record, cell, Phase::Warmup);
-    let (tell, mut events) = mpsc::unbounded_channel();
-    let control = Arc::new(Control::default());
-    let jobs = jobs(cell, study.plan.design.seed, record.id.block, endpoint)?;
-    let warmup = jobs.first().map_or(Duration::ZERO, |job| job.warmup);
-    let mut gatherer = Gatherer::new(jobs.len());
-    let connect_started = Instant::now();
-    let threads: Vec<_> = jobs
-        .into_iter()
-        .enumerate()
-        .map(|(number, job)| {
-            spawn(study.driver.clone(), number, job, control.clone(), tell.clone())
-        })
-        .collect();
-    drop(tell);
-
-    let mut sampler = Sampler::default();
-    let mut ticks = tokio::time::interval(Duration::from_secs(1));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut zero = None;
-    let (mut measuring, mut measure_at) = (false, Instant::now());
-    let mut interrupted = false;
-    let mut stored = Ok(());
-    while !gatherer.all_ended() {
-        tokio::select! {
-            () = study.cancel.cancelled(), if !interrupted => {
-                interrupted = true;
-                control.stop();
-            }
-            _ = ticks.tick(), if zero.is_some() => {
-                let at = zero.map_or(Duration::ZERO, |zero: Instant| zero.elapsed());
-                metrics.extend(sampler.samples(at, &study.monitor.read()));
-            }
-            () = tokio::time::sleep_until(measure_at.into()), if zero.is_some() && !measuring => {
-                measuring = true;
-                phases.enter(record, cell, Phase::Measure);
-            }
-            event = events.recv() => {
-                let Some((thread, event)) = event else { break };
-                for interval in gatherer.take(thread, event) {
-                    let committed = interval.outcomes.committed;
-                    study.observer.event(&Event::Second { committed });
-                    if interval.phase == Phase::Measure {
-                        record.outcomes.merge(&interval.outcomes);
-                    }
-                    if stored.is_ok() {
-                        stored = sink.interval(&interval);
-                        if stored.is_err() {
-                            control.stop();
-                        }
-                    }
-                }
-                if zero.is_none() && gatherer.all_connected() {
-                    record.connect_s = connect_started.elapsed().as_secs_f64();
-                    // Clients that could not connect make the trial void: it need not run.
-                    if gatherer.refused().is_empty() {
-                        let now = Instant::now();
-                        zero = Some(now);
-                        measure_at = now + warmup;
-                        ticks.reset();
-                        metrics.extend(sampler.samples(Duration::ZERO, &study.monitor.read()));
-                        control.start(now);
-                    } else {
-                        control.stop();
-                    }
-                }
-            }
-        }
-    }
-    let joined = tokio::task::spawn_blocking(move || {
-        threads.into_iter().all(|thread| thread.join().is_ok())
-    })
-    .await
-    .unwrap_or(false);
-    if interrupted {
-        return Err(Error::interrupted());
-    }
-    stored?;
-    if !joined {
-        return Err(Error::driver("a load thread panicked")
-            .hint("this is a defect of bedplate; please report it with the run directory"));
-    }
-    Ok(gatherer.finish())
-}
-
-/// The jobs of a cell's threads: clients are dealt as evenly as possible, contiguous.
-///
-/// All cells of a block draw from the same seed, and each block from its own.
-fn jobs(cell: &Cell, seed: u64, block: u32, endpoint: Endpoint) -> Result<Vec<ThreadJob>> {
-    let workload = &cell.workload;
-    let script = Arc::new(workload::script(workload.kind)?);
-    let threads = workload.threads.min(workload.clients).max(1);
-    let first = |thread: u32| {
-        let product = u64::from(workload.clients) * u64::from(thread) / u64::from(threads);
-        u32::try_from(product).unwrap_or(u32::MAX)
-    };
-    let warmup = match workload.length {
-        RunLength::DurationS(_) => Duration::from_secs_f64(workload.warmup_s),
-        RunLength::Transactions(_) => Duration::ZERO,
-    };
-    Ok((0..threads)
-        .map(|thread| ThreadJob {
-            script: script.clone(),
-            given: vec![i64::from(workload.scale)],
-            protocol: workload.protocol,
-            endpoint: endpoint.clone(),
-            clients: first(thread)..first(thread + 1),
-            seed: seed.wrapping_add(u64::from(block)),
-            warmup,
-            length: workload.length,
-            grace: GRACE,
-        })
-        .collect())
-}
-
-type ToldEvent = (usize, ThreadEvent);
-
-fn spawn(
-    driver: Arc<dyn LoadDriver>,
-    number: usize,
-    job: ThreadJob,
-    control: Arc<Control>,
-    tell: mpsc::UnboundedSender<ToldEvent>,
-) -> std::thread::JoinHandle<()> {
-    std::thread::spawn(move || {
-        driver.run_thread(job, &control, &mut |event| {
-            // The other end is gone only when the trial has been given up.
-            let _ = tell.send((number, event));
-        });
-    })
-}
-
 /// What the load itself says about trust.
 fn judge_load(record: &mut TrialRecord, report: &LoadReport) {
-    record.window_s = report.window.as_secs_f64();
-    record.committed_all = report.committed_all;
-    record.client_cpu_s = report.cpu_in_window.as_secs_f64();
+    record.window_s += report.window.as_secs_f64();
+    record.committed_all += report.committed_all;
+    record.counted_by_clients += report.committed_by_client.iter().sum::<u64>();
+    record.client_cpu_s += report.cpu_in_window.as_secs_f64();
+    record.connect_s += report.connect.as_secs_f64();
+    record.connected_windows_s.push(report.connected_window.as_secs_f64());
     let lost = report.lost.len() + report.refused.len();
-    record.clients_lost = u32::try_from(lost).unwrap_or(u32::MAX);
+    record.clients_lost += u32::try_from(lost).unwrap_or(u32::MAX);
     let trust = &mut record.trust;
     if let Some(first) = report.refused.first() {
         let count = report.refused.len();
@@ -414,7 +254,7 @@ fn judge_load(record: &mut TrialRecord, report: &LoadReport) {
         let states = states.join(", ");
         trust.lower(level, format!("{failed} of {all} transactions failed (SQLSTATE {states})"));
     }
-    let counted: u64 = report.committed_by_client.iter().sum();
+    let counted = record.counted_by_clients;
     if counted != record.outcomes.committed {
         let intervals = record.outcomes.committed;
         trust.lower(
@@ -425,8 +265,13 @@ fn judge_load(record: &mut TrialRecord, report: &LoadReport) {
 }
 
 /// Checks the workload's invariants on the live database.
-async fn verify(cell: &Cell, session: &mut dyn Session, record: &mut TrialRecord) -> Result<()> {
-    let kind = cell.workload.kind;
+async fn verify(
+    cell: &Cell,
+    filled: &Filled,
+    session: &mut dyn Session,
+    record: &mut TrialRecord,
+) -> Result<()> {
+    let kind = cell.workload.work.kind();
     for invariant in workload::invariants(kind) {
         let rows = session.query(invariant.sql).await?;
         let holds = rows.len() == 1 && rows[0].windows(2).all(|pair| pair[0] == pair[1]);
@@ -435,47 +280,33 @@ async fn verify(cell: &Cell, session: &mut dyn Session, record: &mut TrialRecord
             record.trust.lower(TrustLevel::Void, reason);
         }
     }
-    let rows = number(session, workload::HISTORY_ROWS).await?;
-    let expected = workload::expected_history_rows(kind, record.committed_all);
-    if rows != expected {
-        let reason =
-            format!("the history has {rows} rows where {expected} transactions were committed");
-        record.trust.lower(TrustLevel::Void, reason);
+    match filled {
+        Filled::Scaled(_) => {
+            let rows = number(session, workload::HISTORY_ROWS).await?;
+            let expected = workload::expected_history_rows(kind, record.committed_all);
+            if rows != expected {
+                let reason = format!(
+                    "the history has {rows} rows where {expected} transactions were committed"
+                );
+                record.trust.lower(TrustLevel::Void, reason);
+            }
+        }
+        Filled::Slap { statements, .. } => {
+            for sql in &statements.post_query {
+                session.execute(sql).await?;
+            }
+            let clients = cell.workload.clients;
+            if let Some(expected) = slap_rows(&cell.workload.work, clients, statements) {
+                let rows = number(session, "select count(*) from t1").await?;
+                if rows != expected {
+                    let reason =
+                        format!("the table has {rows} rows where {expected} were inserted");
+                    record.trust.lower(TrustLevel::Void, reason);
+                }
+            }
+        }
     }
     Ok(())
-}
-
-/// Keeps the time of phases and tells the observer.
-struct Phases<'a> {
-    study: &'a Study<'a>,
-    started: Instant,
-    current: Option<Phase>,
-}
-
-impl Phases<'_> {
-    fn enter(&mut self, record: &mut TrialRecord, cell: &Cell, phase: Phase) {
-        self.leave(record);
-        self.current = Some(phase);
-        let expected_s = match (phase, cell.workload.length) {
-            (Phase::Warmup, RunLength::DurationS(_)) => Some(cell.workload.warmup_s),
-            (Phase::Measure, RunLength::DurationS(seconds)) => Some(seconds),
-            _ => None,
-        };
-        self.study.observer.event(&Event::PhaseStarted {
-            trial: record.id.trial,
-            cell: cell.label.clone(),
-            phase,
-            expected_s,
-        });
-    }
-
-    fn leave(&mut self, record: &mut TrialRecord) {
-        let now = Instant::now();
-        if let Some(phase) = self.current.take() {
-            record.phase_s.push((phase, (now - self.started).as_secs_f64()));
-        }
-        self.started = now;
-    }
 }
 
 /// The record of a trial that has not begun.
@@ -492,6 +323,8 @@ pub(crate) fn blank(id: TrialId, cell: &Cell, driver: String, started_at: String
         clients_lost: 0,
         client_cpu_s: 0.0,
         connect_s: 0.0,
+        connected_windows_s: Vec::new(),
+        counted_by_clients: 0,
         database_bytes: 0,
         server: ServerFacts::default(),
         volume: VolumeFacts::default(),

@@ -1,10 +1,12 @@
 //! Workloads are data: a schema, a load, a script and invariants.
 //!
 //! The built-ins are pgbench's: the same tables, rows, statements and random ranges (read in
-//! pgbench 13 and 15, which agree), so that numbers can be compared with it.
+//! pgbench 13 and 15, which agree), so that numbers can be compared with it. On MariaDB they are the
+//! same in its dialect: InnoDB tables with the key in the table from the start, since InnoDB keeps
+//! rows in the order of their key, and `COMMIT` for `END`.
 
-use crate::error::Result;
-use crate::plan::WorkloadKind;
+use crate::error::{Error, Result};
+use crate::plan::{EngineKind, WorkloadKind};
 use crate::script::Script;
 
 /// Version of the built-in workloads; it changes whenever the same plan would make other data or
@@ -55,9 +57,10 @@ SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
 pub enum LoadStep {
     /// SQL that is executed as it stands.
     Execute(String),
-    /// `COPY … FROM STDIN` of `rows` lines, made by [`append_account`].
+    /// A bulk load (`COPY … FROM STDIN`, `LOAD DATA LOCAL INFILE`) of `rows` lines, made by
+    /// [`append_account`].
     CopyAccounts {
-        /// The COPY statement.
+        /// The statement that starts it.
         sql: String,
         /// Number of lines.
         rows: u64,
@@ -76,19 +79,33 @@ pub struct Invariant {
 /// The compiled script of a built-in workload; its one given variable is `scale`.
 ///
 /// # Errors
-/// None for the built-ins, whose texts are tested.
-pub fn script(kind: WorkloadKind) -> Result<Script> {
+/// For slap, which has none; the other texts are tested.
+pub fn script(kind: WorkloadKind, engine: EngineKind) -> Result<Script> {
     let text = match kind {
         WorkloadKind::Tpcb => TPCB,
         WorkloadKind::SimpleUpdate => SIMPLE_UPDATE,
         WorkloadKind::SelectOnly => SELECT_ONLY,
+        WorkloadKind::Slap => {
+            return Err(Error::workload("slap is a list of statements and has no script"));
+        }
     };
-    Script::compile(text, &["scale"])
+    match engine {
+        EngineKind::Postgres => Script::compile(text, &["scale"]),
+        EngineKind::MariaDb => Script::compile(&text.replace("END;", "COMMIT;"), &["scale"]),
+    }
+}
+
+/// The steps that fill the database of an engine of the given live version.
+pub fn load_steps(engine: EngineKind, scale: u32, server_version: &str) -> Vec<LoadStep> {
+    match engine {
+        EngineKind::Postgres => postgres_load_steps(scale, server_version),
+        EngineKind::MariaDb => mariadb_load_steps(scale),
+    }
 }
 
 /// pgbench's initialisation steps `tgvp`: tables, client-side generation in one transaction, vacuum,
 /// primary keys. The accounts are copied frozen where pgbench does so: not into PostgreSQL 13.
-pub fn load_steps(scale: u32, server_version: &str) -> Vec<LoadStep> {
+fn postgres_load_steps(scale: u32, server_version: &str) -> Vec<LoadStep> {
     let aid = if scale >= SCALE_OF_WIDE_ACCOUNTS { "bigint" } else { "int" };
     let execute = |sql: String| LoadStep::Execute(sql);
     let mut steps = vec![
@@ -104,15 +121,7 @@ pub fn load_steps(scale: u32, server_version: &str) -> Vec<LoadStep> {
         execute("truncate table pgbench_accounts, pgbench_branches, pgbench_history, pgbench_tellers".into()),
     ];
     let scale = u64::from(scale);
-    for bid in 1..=scale * BRANCHES_PER_SCALE {
-        steps.push(execute(format!("insert into pgbench_branches(bid,bbalance) values({bid},0)")));
-    }
-    for teller in 0..scale * TELLERS_PER_SCALE {
-        let (tid, bid) = (teller + 1, teller / TELLERS_PER_SCALE + 1);
-        steps.push(execute(format!(
-            "insert into pgbench_tellers(tid,bid,tbalance) values ({tid},{bid},0)"
-        )));
-    }
+    steps.extend(branches_and_tellers(scale));
     let frozen = major(server_version) >= FIRST_MAJOR_OF_FROZEN_COPY;
     let options = if frozen { " with (freeze on)" } else { "" };
     steps.push(LoadStep::CopyAccounts {
@@ -127,6 +136,98 @@ pub fn load_steps(scale: u32, server_version: &str) -> Vec<LoadStep> {
         steps.push(execute(format!("alter table pgbench_{table} add primary key ({key})")));
     }
     steps
+}
+
+/// One statement for each row, as pgbench does.
+fn branches_and_tellers(scale: u64) -> impl Iterator<Item = LoadStep> {
+    let branches = (1..=scale * BRANCHES_PER_SCALE)
+        .map(|bid| format!("insert into pgbench_branches(bid,bbalance) values({bid},0)"));
+    let tellers = (0..scale * TELLERS_PER_SCALE).map(|teller| {
+        let (tid, bid) = (teller + 1, teller / TELLERS_PER_SCALE + 1);
+        format!("insert into pgbench_tellers(tid,bid,tbalance) values ({tid},{bid},0)")
+    });
+    branches.chain(tellers).map(LoadStep::Execute)
+}
+
+/// The same tables and rows on InnoDB. `mtime` is a datetime, for MariaDB's timestamp sets itself.
+fn mariadb_load_steps(scale: u32) -> Vec<LoadStep> {
+    let aid = if scale >= SCALE_OF_WIDE_ACCOUNTS { "bigint" } else { "int" };
+    let rows = u64::from(scale) * ACCOUNTS_PER_SCALE;
+    let tables = [
+        format!(
+            "pgbench_history(tid int,bid int,aid {aid},delta int,mtime datetime,filler char(22))"
+        ),
+        "pgbench_tellers(tid int not null primary key,bid int,tbalance int,filler char(84))".into(),
+        format!(
+            "pgbench_accounts(aid {aid} not null primary key,bid int,abalance int,filler char(84))"
+        ),
+        "pgbench_branches(bid int not null primary key,bbalance int,filler char(88))".into(),
+    ];
+    let mut steps: Vec<LoadStep> = tables
+        .map(|table| {
+            LoadStep::Execute(format!("create table {table} engine=InnoDB character set latin1"))
+        })
+        .into();
+    steps.push(LoadStep::Execute("begin".into()));
+    steps.extend(branches_and_tellers(u64::from(scale)));
+    steps.push(LoadStep::Execute("commit".into()));
+    steps.push(LoadStep::CopyAccounts {
+        sql: "load data local infile 'accounts' into table pgbench_accounts".into(),
+        rows,
+    });
+    for table in ["branches", "tellers", "accounts", "history"] {
+        steps.push(LoadStep::Execute(format!("analyze table pgbench_{table}")));
+    }
+    steps
+}
+
+/// Query of one number: bytes of the loaded tables and their indexes.
+pub fn database_bytes_query(engine: EngineKind) -> &'static str {
+    match engine {
+        EngineKind::Postgres => {
+            "select sum(pg_total_relation_size(name)) from unnest(array['pgbench_accounts', \
+             'pgbench_branches', 'pgbench_tellers', 'pgbench_history']::regclass[]) as name"
+        }
+        EngineKind::MariaDb => {
+            "select cast(sum(data_length + index_length) as unsigned) \
+             from information_schema.tables where table_schema = database()"
+        }
+    }
+}
+
+/// How an engine is asked to write everything to storage before measuring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flush {
+    /// Statements that start it, in order.
+    pub start: &'static [&'static str],
+    /// A query of one number that is 0 once everything is written; none where the statements wait.
+    pub left: Option<&'static str>,
+    /// Statements that put back what `start` changed.
+    pub end: &'static [&'static str],
+}
+
+/// The flush of an engine: a checkpoint, or for InnoDB, which has no such statement, a limit of zero
+/// dirty pages until there are none.
+pub fn flush(engine: EngineKind) -> Flush {
+    match engine {
+        EngineKind::Postgres => Flush { start: &["checkpoint"], left: None, end: &[] },
+        EngineKind::MariaDb => Flush {
+            start: &[
+                "set @bedplate_pct = @@global.innodb_max_dirty_pages_pct",
+                "set @bedplate_pct_lwm = @@global.innodb_max_dirty_pages_pct_lwm",
+                "set global innodb_max_dirty_pages_pct_lwm = 0",
+                "set global innodb_max_dirty_pages_pct = 0",
+            ],
+            left: Some(
+                "select variable_value from information_schema.global_status \
+                 where variable_name = 'INNODB_BUFFER_POOL_PAGES_DIRTY'",
+            ),
+            end: &[
+                "set global innodb_max_dirty_pages_pct = @bedplate_pct",
+                "set global innodb_max_dirty_pages_pct_lwm = @bedplate_pct_lwm",
+            ],
+        },
+    }
 }
 
 /// The first number of a version such as `15.4` or `16beta1`; 0 when there is none.
@@ -166,6 +267,7 @@ pub fn invariants(kind: WorkloadKind) -> &'static [Invariant] {
                   (select sum(tbalance) from pgbench_tellers), \
                   (select sum(bbalance) from pgbench_branches), 0",
         }],
+        WorkloadKind::Slap => &[],
     }
 }
 
@@ -176,7 +278,7 @@ pub const HISTORY_ROWS: &str = "select count(*) from pgbench_history";
 pub fn expected_history_rows(kind: WorkloadKind, committed: u64) -> u64 {
     match kind {
         WorkloadKind::Tpcb | WorkloadKind::SimpleUpdate => committed,
-        WorkloadKind::SelectOnly => 0,
+        WorkloadKind::SelectOnly | WorkloadKind::Slap => 0,
     }
 }
 
@@ -186,10 +288,18 @@ mod tests {
 
     #[test]
     fn scripts_compile_to_the_statements_of_pgbench() {
-        let count = |kind| script(kind).expect("compiles").statements().count();
-        assert_eq!(count(WorkloadKind::Tpcb), 7);
-        assert_eq!(count(WorkloadKind::SimpleUpdate), 5);
-        assert_eq!(count(WorkloadKind::SelectOnly), 1);
+        for engine in [EngineKind::Postgres, EngineKind::MariaDb] {
+            let count = |kind| script(kind, engine).expect("compiles").statements().count();
+            assert_eq!(count(WorkloadKind::Tpcb), 7);
+            assert_eq!(count(WorkloadKind::SimpleUpdate), 5);
+            assert_eq!(count(WorkloadKind::SelectOnly), 1);
+        }
+        let last = |engine| {
+            let script = script(WorkloadKind::Tpcb, engine).expect("compiles");
+            script.statements().last().map(|statement| statement.text.clone())
+        };
+        assert_eq!(last(EngineKind::Postgres).as_deref(), Some("END;"));
+        assert_eq!(last(EngineKind::MariaDb).as_deref(), Some("COMMIT;"));
     }
 
     #[test]
@@ -207,7 +317,7 @@ mod tests {
     #[test]
     fn wide_accounts_start_at_scale_20000() {
         let wide = |scale| {
-            load_steps(scale, "13.23")
+            load_steps(EngineKind::Postgres, scale, "13.23")
                 .iter()
                 .any(|step| matches!(step, LoadStep::Execute(sql) if sql.contains("bigint")))
         };
@@ -218,7 +328,7 @@ mod tests {
     #[test]
     fn accounts_are_frozen_from_14_on() {
         let copy = |version| {
-            load_steps(1, version).into_iter().find_map(|step| match step {
+            load_steps(EngineKind::Postgres, 1, version).into_iter().find_map(|step| match step {
                 LoadStep::CopyAccounts { sql, .. } => Some(sql),
                 LoadStep::Execute(_) => None,
             })

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bedplate_core::load::{
-    Completion, Control, Failure, Reply, ThreadEvent, ThreadJob, ThreadReport, Transport, Wire,
-    run_thread,
+    Completion, Control, Failure, Program, Reply, Step, ThreadEvent, ThreadJob, ThreadReport,
+    Transport, Wire, run_thread,
 };
-use bedplate_core::plan::{QueryProtocol, RunLength, WorkloadKind};
+use bedplate_core::plan::{EngineKind, QueryProtocol, WorkloadKind};
 use bedplate_core::record::Phase;
-use bedplate_core::script::Statement;
+use bedplate_core::script::{Script, Statement};
 use bedplate_core::seam::{Address, Endpoint};
 use bedplate_core::workload;
 use bytes::BytesMut;
@@ -67,6 +67,7 @@ struct Scripted {
     pending: VecDeque<(Instant, usize, Option<u8>)>,
     received: Vec<Vec<u8>>,
     connected: Vec<Completion>,
+    opened: u32,
 }
 
 impl Scripted {
@@ -78,6 +79,7 @@ impl Scripted {
             pending: VecDeque::new(),
             received: vec![Vec::new(); connections],
             connected: Vec::new(),
+            opened: 0,
         }
     }
 
@@ -89,6 +91,7 @@ impl Scripted {
 
 impl Transport for Scripted {
     fn connect(&mut self, connection: usize) {
+        self.opened += 1;
         self.connected.push(Completion::Connected(connection));
     }
 
@@ -157,67 +160,110 @@ type Row = (Phase, u64, u64, u64, u32);
 struct Outcome {
     rows: Vec<Row>,
     failed: Vec<(String, u64)>,
+    retried: u64,
     slowest_ms: u64,
+    opened: u32,
     report: ThreadReport,
+}
+
+/// How long a load goes on.
+#[derive(Clone, Copy)]
+enum Length {
+    Seconds(f64),
+    Passes(u64),
+}
+
+/// A load of one thread whose clients all do `steps`; script 0 is the workload's, script 1 `COMMIT`.
+struct Load {
+    kind: WorkloadKind,
+    clients: u32,
+    warmup: Duration,
+    length: Length,
+    steps: Vec<Step>,
+    max_tries: u32,
+}
+
+impl Load {
+    fn new(kind: WorkloadKind, clients: u32, warmup: Duration, length: Length) -> Self {
+        Self { kind, clients, warmup, length, steps: vec![Step::Transaction(0)], max_tries: 1 }
+    }
+
+    fn run(self, behaviour: Behaviour) -> Outcome {
+        let zero = Instant::now();
+        let (window, passes) = match self.length {
+            Length::Seconds(seconds) => (Some(Duration::from_secs_f64(seconds)), None),
+            Length::Passes(passes) => (None, Some(passes)),
+        };
+        let script = workload::script(self.kind, EngineKind::Postgres).expect("compiles");
+        let commit = Script::compile("COMMIT;", &["scale"]).expect("compiles");
+        let program = Program { steps: self.steps.into(), passes };
+        let job = ThreadJob {
+            scripts: Arc::new([script, commit]),
+            given: vec![1],
+            protocol: QueryProtocol::Simple,
+            endpoint: Endpoint {
+                address: Address::Tcp(String::new(), 0),
+                user: String::new(),
+                password: String::new(),
+                database: String::new(),
+                session_settings: Vec::new(),
+            },
+            first_client: 0,
+            programs: vec![program; self.clients as usize],
+            max_tries: self.max_tries,
+            seed: 1,
+            warmup: self.warmup,
+            window,
+            grace: Duration::from_secs(5),
+        };
+        let mut transport = Scripted::new(zero, self.clients as usize, behaviour);
+        let control = Control::default();
+        control.start(zero);
+        let wires = (0..self.clients).map(|_| Letters).collect();
+        let mut outcome = Outcome {
+            rows: Vec::new(),
+            failed: Vec::new(),
+            retried: 0,
+            slowest_ms: 0,
+            opened: 0,
+            report: ThreadReport::default(),
+        };
+        run_thread(&job, wires, &mut transport, &control, &mut |event| match event {
+            ThreadEvent::Connected { refused } => assert!(refused.is_empty()),
+            ThreadEvent::Interval(closed) => {
+                let span = closed.span;
+                assert_eq!(closed.service_time_ns.len(), span.outcomes.committed);
+                outcome.rows.push((
+                    span.phase,
+                    span.start.as_millis() as u64,
+                    span.length.as_millis() as u64,
+                    span.outcomes.committed,
+                    span.live_clients,
+                ));
+                outcome.failed.extend(span.outcomes.failed);
+                outcome.retried += span.outcomes.retried;
+                outcome.slowest_ms =
+                    outcome.slowest_ms.max(closed.service_time_ns.max() / 1_000_000);
+            }
+            ThreadEvent::Ended(report) => outcome.report = *report,
+        });
+        outcome.opened = transport.opened;
+        outcome
+    }
 }
 
 fn load(
     kind: WorkloadKind,
     clients: u32,
     warmup: Duration,
-    length: RunLength,
+    length: Length,
     behaviour: Behaviour,
 ) -> Outcome {
-    let zero = Instant::now();
-    let job = ThreadJob {
-        script: Arc::new(workload::script(kind).expect("compiles")),
-        given: vec![1],
-        protocol: QueryProtocol::Simple,
-        endpoint: Endpoint {
-            address: Address::Tcp(String::new(), 0),
-            user: String::new(),
-            password: String::new(),
-            database: String::new(),
-            session_settings: Vec::new(),
-        },
-        clients: 0..clients,
-        seed: 1,
-        warmup,
-        length,
-        grace: Duration::from_secs(5),
-    };
-    let mut transport = Scripted::new(zero, clients as usize, behaviour);
-    let control = Control::default();
-    control.start(zero);
-    let wires = (0..clients).map(|_| Letters).collect();
-    let mut outcome = Outcome {
-        rows: Vec::new(),
-        failed: Vec::new(),
-        slowest_ms: 0,
-        report: ThreadReport::default(),
-    };
-    run_thread(&job, wires, &mut transport, &control, &mut |event| match event {
-        ThreadEvent::Connected { refused } => assert!(refused.is_empty()),
-        ThreadEvent::Interval(closed) => {
-            let span = closed.span;
-            assert_eq!(closed.service_time_ns.len(), span.outcomes.committed);
-            outcome.rows.push((
-                span.phase,
-                span.start.as_millis() as u64,
-                span.length.as_millis() as u64,
-                span.outcomes.committed,
-                span.live_clients,
-            ));
-            outcome.failed.extend(span.outcomes.failed);
-            outcome.slowest_ms = outcome.slowest_ms.max(closed.service_time_ns.max() / 1_000_000);
-        }
-        ThreadEvent::Ended(report) => outcome.report = *report,
-    });
-    outcome
+    Load::new(kind, clients, warmup, length).run(behaviour)
 }
 
-fn seconds(seconds: f64) -> RunLength {
-    RunLength::DurationS(seconds)
+fn seconds(seconds: f64) -> Length {
+    Length::Seconds(seconds)
 }
 
 #[test]
@@ -249,10 +295,9 @@ fn the_window_holds_what_ended_in_it() {
 
 #[test]
 fn a_number_of_transactions_is_met_exactly() {
-    let outcome =
-        load(WorkloadKind::Tpcb, 3, Duration::ZERO, RunLength::Transactions(7), |_, _| {
-            Answer::After(MS, b'k')
-        });
+    let outcome = load(WorkloadKind::Tpcb, 3, Duration::ZERO, Length::Passes(7), |_, _| {
+        Answer::After(MS, b'k')
+    });
     // Seven statements of 1 ms a transaction, seven transactions a client.
     assert_eq!(outcome.report.committed_by_client, [7, 7, 7]);
     assert_eq!(outcome.report.window, 49 * MS);
@@ -262,10 +307,9 @@ fn a_number_of_transactions_is_met_exactly() {
 #[test]
 fn a_serialization_failure_is_rolled_back_and_counted() {
     // The third query fails: the second statement's answer of the first transaction.
-    let outcome =
-        load(WorkloadKind::SimpleUpdate, 1, Duration::ZERO, RunLength::Transactions(5), |_, n| {
-            Answer::After(MS, if n == 3 { b's' } else { b'k' })
-        });
+    let outcome = load(WorkloadKind::SimpleUpdate, 1, Duration::ZERO, Length::Passes(5), |_, n| {
+        Answer::After(MS, if n == 3 { b's' } else { b'k' })
+    });
     assert_eq!(outcome.failed, [("40001".to_owned(), 1)]);
     // The failed one is one of the five attempts; it is not tried again with other values.
     assert_eq!(outcome.report.committed_all, 4);
@@ -320,4 +364,44 @@ fn a_transaction_without_an_end_is_given_up() {
     });
     assert_eq!(outcome.report.unfinished, 1);
     assert!(outcome.report.lost.is_empty());
+}
+
+#[test]
+fn a_failed_try_is_repeated_as_often_as_allowed() {
+    let tries = |max_tries, failing: Behaviour| {
+        let mut load = Load::new(WorkloadKind::SelectOnly, 1, Duration::ZERO, Length::Passes(3));
+        load.max_tries = max_tries;
+        load.run(failing)
+    };
+    // The second transaction fails twice, then succeeds: queries 2 and 3.
+    let twice: Behaviour = |_, n| Answer::After(MS, if (2..=3).contains(&n) { b's' } else { b'k' });
+    let outcome = tries(3, twice);
+    assert_eq!((outcome.report.committed_all, outcome.retried), (3, 2));
+    assert!(outcome.failed.is_empty());
+    // All three tries and the rollbacks between them are in its service time.
+    assert_eq!(outcome.slowest_ms, 3);
+    let outcome = tries(2, twice);
+    assert_eq!((outcome.report.committed_all, outcome.retried), (2, 1));
+    assert_eq!(outcome.failed, [("40001".to_owned(), 1)]);
+}
+
+#[test]
+fn steps_between_transactions_take_time_and_are_not_counted() {
+    let mut load = Load::new(WorkloadKind::SelectOnly, 2, Duration::ZERO, Length::Passes(4));
+    load.steps = vec![Step::Transaction(0), Step::Transaction(0), Step::Between(1)];
+    let outcome = load.run(|_, _| Answer::After(MS, b'k'));
+    assert_eq!(outcome.report.committed_by_client, [8, 8]);
+    assert_eq!(outcome.report.window, 12 * MS);
+    assert_eq!(outcome.slowest_ms, 1);
+}
+
+#[test]
+fn a_client_can_connect_anew_between_transactions() {
+    let mut load = Load::new(WorkloadKind::SelectOnly, 2, Duration::ZERO, Length::Passes(5));
+    load.steps = vec![Step::Transaction(0), Step::Reconnect];
+    let outcome = load.run(|_, _| Answer::After(MS, b'k'));
+    assert_eq!(outcome.report.committed_by_client, [5, 5]);
+    assert!(outcome.report.lost.is_empty());
+    // Two connections at first, and one after each of the ten transactions.
+    assert_eq!(outcome.opened, 12);
 }

@@ -105,17 +105,21 @@ fn trials(rows: &[TrialRow]) -> Table {
     columns.extend(factors(rows));
     columns.extend([
         column_of.text("workload", |row| row.workload),
-        column_of.number("scale", |row| row.scale),
+        column_of.maybe_number("scale", |row| row.scale),
         column_of.number("clients", |row| row.clients),
         column_of.number("threads", |row| row.threads),
         column_of.text("protocol", |row| row.protocol),
+        column_of.text("engine_kind", |row| row.engine_kind.word()),
         column_of.maybe_text("engine_version", |row| row.engine_version.as_deref()),
         column_of.text("driver", |row| &row.driver),
         column_of.text("version_asked", |row| &row.version_asked),
         column_of.text("trust", |row| trust_name(row.trust)),
         column_of.owned("trust_reasons", |row| row.trust_reasons.join("; ")),
         column_of.real("tps", |row| row.tps),
+        column_of.real("queries_per_second", |row| row.queries_per_second),
+        column_of.real("pts_queries_per_second", |row| row.pts_queries_per_second),
         column_of.count("committed", |row| Some(row.committed)),
+        column_of.count("retried", |row| Some(row.retried)),
         column_of.count("failed", |row| Some(row.failed)),
         column_of.owned("failed_by_sqlstate", |row| {
             let counts = row.failed_by_sqlstate.iter();
@@ -193,6 +197,7 @@ fn intervals(run: &Run) -> Table {
         column_of.real("start_s", |(.., row)| Some(row.start_s)),
         column_of.real("length_s", |(.., row)| Some(row.length_s)),
         column_of.count("committed", |(.., row)| Some(row.outcomes.committed)),
+        column_of.count("retried", |(.., row)| Some(row.outcomes.retried)),
         column_of.count("failed", |(.., row)| Some(row.outcomes.failed_total())),
         column_of.number("live_clients", |(.., row)| row.live_clients),
         column_of.real("tps", |(_, usable, row)| {
@@ -259,6 +264,10 @@ impl<'a, Row> Of<'a, Row> {
     }
 
     fn number(&self, name: &str, value: impl Fn(&'a Row) -> u32) -> Column {
+        column(name, self.0.iter().map(value).collect())
+    }
+
+    fn maybe_number(&self, name: &str, value: impl Fn(&'a Row) -> Option<u32>) -> Column {
         column(name, self.0.iter().map(value).collect())
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_core::plan::Cell;
+use bedplate_core::plan::{Cell, EngineKind, WorkloadKind};
 use bedplate_core::record::{Phase, TrialRecord, TrustLevel};
 use bedplate_core::{Error, Result};
 use hdrhistogram::Histogram;
@@ -88,17 +88,21 @@ pub struct TrialRow {
     pub cell: String,
     pub levels: BTreeMap<String, String>,
     pub workload: &'static str,
-    pub scale: u32,
+    pub scale: Option<u32>,
     pub clients: u32,
     pub threads: u32,
     pub protocol: &'static str,
+    pub engine_kind: EngineKind,
     pub engine_version: Option<String>,
     pub driver: String,
     pub version_asked: String,
     pub trust: TrustLevel,
     pub trust_reasons: Vec<String>,
     pub tps: Option<f64>,
+    pub queries_per_second: Option<f64>,
+    pub pts_queries_per_second: Option<f64>,
     pub committed: u64,
+    pub retried: u64,
     pub failed: u64,
     pub failed_by_sqlstate: BTreeMap<String, u64>,
     pub clients_lost: u32,
@@ -151,6 +155,7 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         ))
     })?;
     let usable = record.trust.level != TrustLevel::Void;
+    let slap = cell.workload.work.kind() == WorkloadKind::Slap;
     let setting = |name| record.server.settings.get(name).cloned();
     let fact = |name| record.volume.facts.get(name).cloned();
     let mount = record.server.data_mount.as_ref();
@@ -160,18 +165,22 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         block: record.id.block,
         cell: record.cell_label.clone(),
         levels: levels(cell),
-        workload: cell.workload.kind.word(),
-        scale: cell.workload.scale,
+        workload: cell.workload.work.kind().word(),
+        scale: cell.workload.work.scale(),
         clients: cell.workload.clients,
         threads: cell.workload.threads,
         protocol: cell.workload.protocol.word(),
+        engine_kind: cell.engine.kind,
         engine_version: Some(record.server.version.clone()).filter(|version| !version.is_empty()),
         driver: record.driver.clone(),
         version_asked: cell.engine.version.clone(),
         trust: record.trust.level,
         trust_reasons: record.trust.reasons.clone(),
         tps: record.tps(),
+        queries_per_second: record.tps().filter(|_| slap),
+        pts_queries_per_second: (usable && slap).then(|| pts_queries_per_second(record)).flatten(),
         committed: record.outcomes.committed,
+        retried: record.outcomes.retried,
         failed: record.outcomes.failed_total(),
         failed_by_sqlstate: record.outcomes.failed.clone(),
         clients_lost: record.clients_lost,
@@ -197,6 +206,15 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         started_at: record.started_at.clone(),
         error: record.error.clone(),
     })
+}
+
+/// What Phoronix prints for mysqlslap: 1000 over the average seconds of an iteration, connecting and
+/// closing included. With 1000 queries for each client that is queries per second of one client, so
+/// it falls as clients are added; it is here to be compared with published numbers.
+fn pts_queries_per_second(record: &TrialRecord) -> Option<f64> {
+    let windows = &record.connected_windows_s;
+    let average_s = windows.iter().sum::<f64>() / windows.len() as f64;
+    (average_s > 0.0).then_some(1000.0 / average_s)
 }
 
 /// The cell's levels, with engine and storage always among them.

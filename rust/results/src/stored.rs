@@ -52,6 +52,7 @@ pub(crate) struct IntervalLine {
     pub(crate) start_s: f64,
     pub(crate) length_s: f64,
     pub(crate) committed: u64,
+    pub(crate) retried: u64,
     pub(crate) failed: BTreeMap<String, u64>,
     pub(crate) live_clients: u32,
     pub(crate) service_time_ns: String,
@@ -68,6 +69,7 @@ impl IntervalLine {
             start_s: interval.start_s,
             length_s: interval.length_s,
             committed: interval.outcomes.committed,
+            retried: interval.outcomes.retried,
             failed: interval.outcomes.failed.clone(),
             live_clients: interval.live_clients,
             service_time_ns: BASE64.encode(bytes),
@@ -88,7 +90,11 @@ impl IntervalLine {
             phase: self.phase,
             start_s: self.start_s,
             length_s: self.length_s,
-            outcomes: Outcomes { committed: self.committed, failed: self.failed },
+            outcomes: Outcomes {
+                committed: self.committed,
+                retried: self.retried,
+                failed: self.failed,
+            },
             live_clients: self.live_clients,
             service_time_ns,
         })

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use bedplate_core::plan::{
     Cell, Design, EngineKind, EnginePlan, Initdb, LoopVolume, PLAN_VERSION, Plan, Profile,
-    Provision, QueryProtocol, RunLength, SiteKind, StorageKind, StoragePlan, TlsMode, TransportKind,
-    WorkloadKind, WorkloadPlan,
+    Provision, QueryProtocol, RunLength, Scaled, SiteKind, StorageKind, StoragePlan, TlsMode,
+    TransportKind, Work, WorkloadPlan,
 };
 use bedplate_core::record::{
     Environment, Interval, MetricSample, MountFacts, Outcomes, Phase, ServerFacts, TrialId,
@@ -60,11 +60,11 @@ fn cell(storage: &str) -> Cell {
             },
         },
         workload: WorkloadPlan {
-            kind: WorkloadKind::Tpcb,
-            scale: 1,
+            work: Work::Tpcb(Scaled { scale: 1 }),
             clients: 8,
             threads: 2,
             protocol: QueryProtocol::Prepared,
+            max_tries: 1,
             length: RunLength::DurationS(SECONDS as f64),
             warmup_s: 1.0,
         },
@@ -104,6 +104,7 @@ fn interval(second: u64, phase: Phase) -> Interval {
         start_s: second as f64,
         length_s: 1.0,
         outcomes: Outcomes {
+            retried: 0,
             committed: service_time_ns.len(),
             failed: [("40001".to_owned(), second)].into(),
         },
@@ -130,7 +131,9 @@ fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
         trust: Trust::sound(),
         window_s: SECONDS as f64,
         committed_all: measured.outcomes.committed + 1208,
+        counted_by_clients: measured.outcomes.committed,
         outcomes: measured.outcomes,
+        connected_windows_s: vec![4.1],
         clients_lost: 0,
         client_cpu_s: 0.21,
         connect_s: 0.02,

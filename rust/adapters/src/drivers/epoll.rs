@@ -217,8 +217,11 @@ impl Transport for Epoll {
     }
 
     fn close(&mut self, connection: usize) {
-        // Closing the descriptor takes it out of the poll.
-        self.connections[connection].socket = None;
+        // Closing the descriptor takes it out of the poll. The buffer stays for the next connection.
+        let state = &mut self.connections[connection];
+        state.socket = None;
+        (state.start, state.end) = (0, 0);
+        state.unsent.clear();
     }
 
     fn now(&self) -> Instant {

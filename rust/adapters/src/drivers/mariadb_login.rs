@@ -64,6 +64,8 @@ const COLLATION: u8 = 45;
 const NATIVE: &str = "mysql_native_password";
 /// The plugin of passwords that sign with Ed25519.
 const ED25519: &str = "client_ed25519";
+const NATIVE_NONCE_BYTES: usize = 20;
+const ED25519_NONCE_BYTES: usize = 32;
 
 /// The start of one conversation.
 pub(super) struct Login {
@@ -167,7 +169,6 @@ impl Login {
             Some((&END, [])) => Err(unknown_plugin("mysql_old_password")),
             Some((&END, rest)) => {
                 let (plugin, nonce) = text(rest).ok_or("unreadable wish for a plugin")?;
-                let nonce = nonce.strip_suffix(&[0]).unwrap_or(nonce);
                 let proof = prove(plugin, &self.endpoint.password, nonce)
                     .ok_or_else(|| unknown_plugin(plugin))?;
                 Ok(Some(append_packets(&proof, sequence, out)))
@@ -251,7 +252,7 @@ impl<'a> Greeting<'a> {
         let second_length = usize::from(nonce_length).saturating_sub(8).max(13);
         let (second, rest) = rest.split_at_checked(second_length)?;
         let mut nonce = first.to_vec();
-        nonce.extend_from_slice(second.strip_suffix(&[0]).unwrap_or(second));
+        nonce.extend_from_slice(second);
         let plugin = if capabilities & PLUGIN_AUTH == 0 {
             NATIVE
         } else {
@@ -269,10 +270,14 @@ fn text(bytes: &[u8]) -> Option<(&str, &[u8])> {
 }
 
 /// The proof that we know the password; none when the plugin is not known.
+///
+/// Each plugin's nonce has its length: what the server sends may end with a zero that is no part of
+/// it, and a nonce may itself end with one.
 fn prove(plugin: &str, password: &str, nonce: &[u8]) -> Option<Vec<u8>> {
+    let of_length = |length: usize| &nonce[..nonce.len().min(length)];
     match plugin {
-        NATIVE => Some(native_proof(password.as_bytes(), nonce)),
-        ED25519 => Some(ed25519_proof(password.as_bytes(), nonce)),
+        NATIVE => Some(native_proof(password.as_bytes(), of_length(NATIVE_NONCE_BYTES))),
+        ED25519 => Some(ed25519_proof(password.as_bytes(), of_length(ED25519_NONCE_BYTES))),
         _ => None,
     }
 }

@@ -22,7 +22,7 @@ pub struct PostgresDriver;
 impl LoadDriver for PostgresDriver {
     fn run_thread(&self, job: ThreadJob, control: &Control, tell: &mut dyn FnMut(ThreadEvent)) {
         let wires =
-            job.clients.clone().map(|_| PostgresWire::new(&job.endpoint, job.protocol)).collect();
+            job.programs.iter().map(|_| PostgresWire::new(&job.endpoint, job.protocol)).collect();
         run_over_epoll(&job, wires, control, tell);
     }
 
@@ -46,7 +46,7 @@ impl MariadbDriver {
 impl LoadDriver for MariadbDriver {
     fn run_thread(&self, job: ThreadJob, control: &Control, tell: &mut dyn FnMut(ThreadEvent)) {
         let wire = |_| MariadbWire::new(&job.endpoint, job.protocol, &self.tls);
-        let wires = job.clients.clone().map(wire).collect();
+        let wires = job.programs.iter().map(wire).collect();
         run_over_epoll(&job, wires, control, tell);
     }
 

@@ -161,6 +161,10 @@ impl PostgresWire {
 
 impl Wire for PostgresWire {
     fn open(&mut self, out: &mut BytesMut) {
+        // A connection that is opened anew has parsed nothing yet.
+        self.phase = Phase::Starting;
+        self.failure = None;
+        self.parsed.clear();
         let endpoint = &self.endpoint;
         let mut parameters = vec![
             ("user", endpoint.user.as_str()),
@@ -306,7 +310,7 @@ fn parse_error(message: &[u8]) -> Result<Failure, String> {
 
 #[cfg(test)]
 mod tests {
-    use bedplate_core::plan::WorkloadKind;
+    use bedplate_core::plan::{EngineKind, WorkloadKind};
     use bedplate_core::script::{Command, Script};
     use bedplate_core::seam::Address;
     use bedplate_core::workload;
@@ -354,7 +358,8 @@ mod tests {
 
     #[test]
     fn a_simple_statement_is_one_query_message() {
-        let script = workload::script(WorkloadKind::SelectOnly).expect("compiles");
+        let script =
+            workload::script(WorkloadKind::SelectOnly, EngineKind::Postgres).expect("compiles");
         let mut out = BytesMut::new();
         // Slots: scale, aid.
         wire(QueryProtocol::Simple).request(first_statement(&script), &[1, 42], &mut out);
@@ -364,7 +369,8 @@ mod tests {
 
     #[test]
     fn a_prepared_statement_is_parsed_once() {
-        let script = workload::script(WorkloadKind::SelectOnly).expect("compiles");
+        let script =
+            workload::script(WorkloadKind::SelectOnly, EngineKind::Postgres).expect("compiles");
         let statement = first_statement(&script);
         let mut wire = wire(QueryProtocol::Prepared);
         let mut out = BytesMut::new();

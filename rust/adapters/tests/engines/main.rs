@@ -19,7 +19,7 @@ use bedplate_adapters::ledger::Ledger;
 use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{
     Cell, Design, EngineKind, EnginePlan, PLAN_VERSION, Plan, Profile, Provision, QueryProtocol,
-    RunLength, SiteKind, StorageKind, StoragePlan, WorkloadKind, WorkloadPlan,
+    RunLength, Scaled, SiteKind, StorageKind, StoragePlan, Work, WorkloadPlan,
 };
 use bedplate_core::record::{TrialId, VolumeFacts};
 use bedplate_core::seam::{Server, Session, Volume, VolumeLocation};
@@ -132,11 +132,11 @@ fn plan(engine: &EnginePlan, clients: u32) -> Plan {
             engine: engine.clone(),
             storage: StoragePlan { label: "x".into(), kind: StorageKind::Existing },
             workload: WorkloadPlan {
-                kind: WorkloadKind::Tpcb,
-                scale: 1,
+                work: Work::Tpcb(Scaled { scale: 1 }),
                 clients,
                 threads: 1,
                 protocol: QueryProtocol::Simple,
+                max_tries: 1,
                 length: RunLength::DurationS(1.0),
                 warmup_s: 0.0,
             },

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 
-use crate::plan::{QueryProtocol, RunLength};
+use crate::plan::QueryProtocol;
 use crate::record::{Outcomes, Phase};
 use crate::script::{Script, Statement};
 use crate::seam::Endpoint;
@@ -24,7 +24,7 @@ pub use thread::run_thread;
 
 /// One connection's protocol as a state machine without input or output.
 pub trait Wire {
-    /// Starts the conversation: appends the first bytes to send.
+    /// Starts a conversation, anew where there was one before: appends the first bytes to send.
     fn open(&mut self, out: &mut BytesMut);
 
     /// Appends the bytes that execute `statement` with the values of all slots.
@@ -110,24 +110,49 @@ pub enum Completion {
 /// What one load thread is to do.
 #[derive(Debug, Clone)]
 pub struct ThreadJob {
-    /// The compiled script.
-    pub script: Arc<Script>,
+    /// The compiled scripts that steps refer to; all have the same given variables.
+    pub scripts: Arc<[Script]>,
     /// Values of the given variables (`scale`), in the order of their slots.
     pub given: Vec<i64>,
     /// How statements are sent.
     pub protocol: QueryProtocol,
     /// The server.
     pub endpoint: Endpoint,
-    /// Numbers of the clients this thread carries; unique in the trial.
-    pub clients: std::ops::Range<u32>,
+    /// Number of the first client this thread carries; numbers are unique in the trial.
+    pub first_client: u32,
+    /// What each client does, in the order of their numbers.
+    pub programs: Vec<Program>,
+    /// How often a transaction is tried, with the same values, when it fails in a way that may pass.
+    pub max_tries: u32,
     /// Seed of all random values: a client's transaction has the same values whatever the threads do.
     pub seed: u64,
     /// Length of the warm-up.
     pub warmup: Duration,
-    /// Length of the measured part.
-    pub length: RunLength,
+    /// Length of the measured window; none when it ends with the last client's program.
+    pub window: Option<Duration>,
     /// How long after the end of the window an unfinished transaction is waited for.
     pub grace: Duration,
+}
+
+/// What a client does: steps, again and again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// The steps of one pass, at least one of them a transaction.
+    pub steps: Arc<[Step]>,
+    /// Passes; none when they go on until the window is over.
+    pub passes: Option<u64>,
+}
+
+/// One step of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A transaction: one pass through a script, timed and counted.
+    Transaction(usize),
+    /// Statements between transactions (`COMMIT`, `SET AUTOCOMMIT=0`): a script that is neither timed
+    /// nor counted.
+    Between(usize),
+    /// A new connection in place of the old one.
+    Reconnect,
 }
 
 /// What a load thread tells while it runs.
@@ -157,8 +182,10 @@ pub struct ThreadReport {
     pub unfinished: u32,
     /// CPU time used within the window.
     pub cpu_in_window: Duration,
-    /// When the last client had done its transactions, from the start of the window.
+    /// Length of the window: as asked, or until the last client had done its program.
     pub window: Duration,
+    /// When the first transaction started, from the start of the load.
+    pub started_after: Duration,
 }
 
 /// Counts of one interval that are not in a histogram.

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::{Failure, IntervalSpan};
-use crate::plan::RunLength;
 use crate::record::{Outcomes, Phase};
 
 /// Smallest service time that is told apart from zero.
@@ -41,11 +40,8 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(zero: Instant, warmup: Duration, length: RunLength) -> Self {
-        let window_end = match length {
-            RunLength::DurationS(seconds) => Some(warmup + Duration::from_secs_f64(seconds)),
-            RunLength::Transactions(_) => None,
-        };
+    pub(super) fn new(zero: Instant, warmup: Duration, window: Option<Duration>) -> Self {
+        let window_end = window.map(|window| warmup + window);
         let mut recorder = Self {
             zero,
             window_start: warmup,
@@ -91,6 +87,10 @@ impl Recorder {
         self.current.span.outcomes.committed += 1;
         let nanoseconds = u64::try_from(service.as_nanos()).unwrap_or(u64::MAX);
         self.current.service_time_ns.saturating_record(nanoseconds);
+    }
+
+    pub(super) fn retried(&mut self) {
+        self.current.span.outcomes.retried += 1;
     }
 
     /// Failures are rare, so counting them may allocate.

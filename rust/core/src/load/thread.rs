@@ -6,11 +6,11 @@ use bytes::BytesMut;
 
 use super::recorder::Recorder;
 use super::{
-    Completion, Control, Failure, Reply, ThreadEvent, ThreadJob, ThreadReport, Transport, Wire,
+    Completion, Control, Failure, Program, Reply, Step, ThreadEvent, ThreadJob, ThreadReport,
+    Transport, Wire,
 };
-use crate::plan::RunLength;
 use crate::rng::SplitMix64;
-use crate::script::{Command, Script};
+use crate::script::Command;
 
 /// Connections that are being made at the same time; a server starts one process for each.
 const CONNECTING_AT_ONCE: usize = 8;
@@ -28,6 +28,8 @@ enum State {
     Connecting,
     /// Connected and idle.
     Idle,
+    /// Waiting for a new connection between two transactions.
+    Reconnecting,
     /// Waiting for the reply to a statement.
     Statement,
     /// Waiting for the end of a failed transaction.
@@ -41,7 +43,12 @@ enum State {
 struct Client<W> {
     wire: W,
     state: State,
-    /// Index of the command being executed.
+    program: Program,
+    /// Index of the step being executed, and passes done.
+    step: usize,
+    pass: u64,
+    /// Index of the script being executed, and of the command within it.
+    script: usize,
     command: usize,
     /// Values of the script's variables.
     values: Vec<i64>,
@@ -49,6 +56,8 @@ struct Client<W> {
     sequence: u64,
     random: SplitMix64,
     started: Instant,
+    /// Tries of the current transaction, this one included.
+    tries: u32,
     committed_in_window: u64,
 }
 
@@ -67,20 +76,25 @@ pub fn run_thread<W: Wire, T: Transport>(
     let now = transport.now();
     let clients = wires
         .into_iter()
-        .map(|wire| Client {
+        .zip(&job.programs)
+        .map(|(wire, program)| Client {
             wire,
             state: State::Unconnected,
+            program: program.clone(),
+            step: 0,
+            pass: 0,
+            script: 0,
             command: 0,
             values: initial_values(job),
             sequence: 0,
             random: SplitMix64::new(0),
             started: now,
+            tries: 0,
             committed_in_window: 0,
         })
         .collect();
     let mut thread = Thread {
         job,
-        script: &job.script,
         clients,
         transport,
         control,
@@ -98,25 +112,25 @@ pub fn run_thread<W: Wire, T: Transport>(
 
 fn initial_values(job: &ThreadJob) -> Vec<i64> {
     let mut values = job.given.clone();
-    values.resize(job.script.variables.len(), 0);
+    let slots = job.scripts.iter().map(|script| script.variables.len()).max().unwrap_or(0);
+    values.resize(slots, 0);
     values
 }
 
 /// What a reply led to.
-enum Step {
+enum Led {
     /// The client waits for the server.
     Waiting,
-    /// A transaction committed.
-    Committed,
-    /// A transaction failed and has been rolled back; the client goes on.
-    Failed,
+    /// A step is done; true when it was a transaction that committed.
+    Done(bool),
+    /// The client has done its program.
+    Finished,
     /// The client is lost.
     Lost,
 }
 
 struct Thread<'a, W, T> {
     job: &'a ThreadJob,
-    script: &'a Script,
     clients: Vec<Client<W>>,
     transport: &'a mut T,
     control: &'a Control,
@@ -159,9 +173,7 @@ impl<W: Wire, T: Transport> Thread<'_, W, T> {
             for completion in completions.drain(..) {
                 match completion {
                     Completion::Connected(index) => {
-                        self.out.clear();
-                        self.clients[index].wire.open(&mut self.out);
-                        self.transport.submit(index, &self.out);
+                        self.open(index);
                     }
                     Completion::Received(index) => match self.reply(index) {
                         Reply::Pending => {}
@@ -188,20 +200,17 @@ impl<W: Wire, T: Transport> Thread<'_, W, T> {
 
     /// Runs transactions from `zero` until the window is over and the last ones have ended.
     fn run(&mut self, zero: Instant, tell: &mut dyn FnMut(ThreadEvent)) {
-        let mut recorder = Recorder::new(zero, self.job.warmup, self.job.length);
+        let mut recorder = Recorder::new(zero, self.job.warmup, self.job.window);
         let mut cpu_at_window_start = recorder.measuring().then(|| self.transport.cpu_time());
-        let transactions = match self.job.length {
-            RunLength::Transactions(count) => count,
-            RunLength::DurationS(_) => u64::MAX,
-        };
+        let mut running = 0_usize;
+        self.report.started_after = self.transport.now().saturating_duration_since(zero);
         for index in 0..self.clients.len() {
             if self.clients[index].state == State::Idle {
                 let now = self.transport.now();
-                self.begin(index, now);
+                running += usize::from(matches!(self.begin(index, now), Led::Waiting));
             }
         }
         let mut completions = std::mem::take(&mut self.completions);
-        let mut running = self.count_running();
         let mut give_up = None;
         while running > 0 && !self.control.stopped() {
             let now = self.transport.now();
@@ -226,55 +235,53 @@ impl<W: Wire, T: Transport> Thread<'_, W, T> {
             };
             self.transport.wait(until, &mut completions);
             for completion in completions.drain(..) {
-                let (index, step) = match completion {
+                let (index, led) = match completion {
                     Completion::Received(index) => (index, self.advance(index, &mut recorder)),
+                    Completion::Connected(index) => (index, self.open(index)),
                     Completion::Closed(index, reason) => {
                         self.lose_while_running(index, reason);
-                        (index, Step::Lost)
+                        (index, Led::Lost)
                     }
-                    Completion::Connected(_) => continue,
                 };
-                let now = match step {
-                    Step::Waiting => continue,
-                    Step::Lost => {
-                        running -= 1;
-                        continue;
-                    }
-                    Step::Committed | Step::Failed => self.transport.now(),
+                let led = match led {
+                    Led::Done(committed) => self.next(index, committed, &mut recorder),
+                    led => led,
                 };
-                let client = &mut self.clients[index];
-                let window_over =
-                    recorder.over() || recorder.window_end().is_some_and(|end| now >= end);
-                if matches!(step, Step::Committed) {
-                    self.report.committed_all += 1;
-                    if !window_over {
-                        recorder.committed(now - client.started);
-                        client.committed_in_window += u64::from(recorder.measuring());
-                    }
-                }
-                if window_over || client.sequence >= transactions {
-                    client.state = State::Finished;
-                    running -= 1;
-                } else if !self.begin(index, now) {
-                    running -= 1;
-                }
+                running -= usize::from(matches!(led, Led::Finished | Led::Lost));
             }
         }
         let now = self.transport.now();
         if !recorder.over() {
             let end = recorder.window_end().map_or(now, |end| end.min(now));
-            // All clients are done (a number of transactions each), lost, or told to stop.
+            // All clients have done their programs, are lost, or were told to stop.
             tell(ThreadEvent::Interval(recorder.close_at(end, self.count_live())));
             self.leave_window(&recorder, end, &mut cpu_at_window_start);
         }
         self.completions = completions;
-        self.report.unfinished = u32::try_from(
-            self.clients
-                .iter()
-                .filter(|client| matches!(client.state, State::Statement | State::RollingBack))
-                .count(),
-        )
-        .unwrap_or(u32::MAX);
+        let unfinished =
+            |client: &&Client<W>| matches!(client.state, State::Statement | State::RollingBack);
+        self.report.unfinished =
+            u32::try_from(self.clients.iter().filter(unfinished).count()).unwrap_or(u32::MAX);
+    }
+
+    /// Counts what was done and starts the client's next step, unless the window is over.
+    fn next(&mut self, index: usize, committed: bool, recorder: &mut Recorder) -> Led {
+        let now = self.transport.now();
+        let window_over = recorder.over() || recorder.window_end().is_some_and(|end| now >= end);
+        let client = &mut self.clients[index];
+        if committed {
+            self.report.committed_all += 1;
+            if !window_over {
+                recorder.committed(now - client.started);
+                client.committed_in_window += u64::from(recorder.measuring());
+            }
+        }
+        if window_over {
+            client.state = State::Finished;
+            return Led::Finished;
+        }
+        client.step += 1;
+        self.begin(index, now)
     }
 
     fn leave_window(&mut self, recorder: &Recorder, now: Instant, cpu: &mut Option<Duration>) {
@@ -285,29 +292,72 @@ impl<W: Wire, T: Transport> Thread<'_, W, T> {
         }
     }
 
-    /// Starts the client's next transaction; false when the client is lost over it.
-    fn begin(&mut self, index: usize, now: Instant) -> bool {
-        let number = u64::from(self.job.clients.start) + index as u64;
+    /// Starts the step that the client has come to.
+    fn begin(&mut self, index: usize, now: Instant) -> Led {
+        let client = &mut self.clients[index];
+        if client.step == client.program.steps.len() {
+            client.step = 0;
+            client.pass += 1;
+        }
+        if client.program.passes.is_some_and(|passes| client.pass >= passes) {
+            client.state = State::Finished;
+            return Led::Finished;
+        }
+        client.started = now;
+        client.tries = 1;
+        match client.program.steps[client.step] {
+            Step::Transaction(script) => {
+                client.script = script;
+                client.sequence += 1;
+                self.start_try(index)
+            }
+            Step::Between(script) => {
+                client.script = script;
+                client.command = 0;
+                self.send_next(index)
+            }
+            Step::Reconnect => {
+                self.out.clear();
+                client.wire.terminate(&mut self.out);
+                client.state = State::Reconnecting;
+                self.transport.submit(index, &self.out);
+                self.transport.close(index);
+                self.transport.connect(index);
+                Led::Waiting
+            }
+        }
+    }
+
+    /// Starts the current transaction from its first command, with the values that belong to it.
+    fn start_try(&mut self, index: usize) -> Led {
+        let number = u64::from(self.job.first_client) + index as u64;
         let client = &mut self.clients[index];
         client.random = SplitMix64::for_transaction(self.job.seed, number, client.sequence);
-        client.sequence += 1;
         client.command = 0;
-        client.started = now;
-        matches!(self.send_next(index), Step::Waiting)
+        self.send_next(index)
+    }
+
+    /// Starts the conversation on a connection that is there.
+    fn open(&mut self, index: usize) -> Led {
+        self.out.clear();
+        self.clients[index].wire.open(&mut self.out);
+        self.transport.submit(index, &self.out);
+        Led::Waiting
     }
 
     /// Evaluates commands up to the next statement and sends it.
-    fn send_next(&mut self, index: usize) -> Step {
+    fn send_next(&mut self, index: usize) -> Led {
         let client = &mut self.clients[index];
-        while let Some(command) = self.script.commands.get(client.command) {
+        let script = &self.job.scripts[client.script];
+        while let Some(command) = script.commands.get(client.command) {
             match command {
                 Command::Set { slot, expression } => {
                     match expression.evaluate(&client.values, &mut client.random) {
                         Ok(value) => client.values[*slot] = value,
                         Err(undefined) => {
-                            let name = &self.script.variables[*slot];
+                            let name = &script.variables[*slot];
                             self.lose_while_running(index, format!("`\\set {name}`: {undefined}"));
-                            return Step::Lost;
+                            return Led::Lost;
                         }
                     }
                     client.command += 1;
@@ -317,47 +367,65 @@ impl<W: Wire, T: Transport> Thread<'_, W, T> {
                     client.wire.request(statement, &client.values, &mut self.out);
                     client.state = State::Statement;
                     self.transport.submit(index, &self.out);
-                    return Step::Waiting;
+                    return Led::Waiting;
                 }
             }
         }
-        Step::Committed
+        Led::Done(matches!(client.program.steps[client.step], Step::Transaction(_)))
     }
 
     /// Takes the received bytes of a client in its stride.
-    fn advance(&mut self, index: usize, recorder: &mut Recorder) -> Step {
+    fn advance(&mut self, index: usize, recorder: &mut Recorder) -> Led {
         match self.reply(index) {
-            Reply::Pending => Step::Waiting,
+            Reply::Pending => Led::Waiting,
             Reply::Done => match self.clients[index].state {
                 State::Statement => {
                     self.clients[index].command += 1;
                     self.send_next(index)
                 }
-                State::RollingBack => Step::Failed,
-                _ => Step::Waiting,
+                State::RollingBack => self.after_rollback(index, recorder),
+                State::Reconnecting => Led::Done(false),
+                _ => Led::Waiting,
             },
-            Reply::Failed(failure) => {
-                if self.clients[index].state == State::Statement && !recorder.over() {
-                    recorder.failed(&failure);
-                }
-                if failure.retryable && self.clients[index].state == State::Statement {
-                    let client = &mut self.clients[index];
-                    client.state = State::RollingBack;
-                    self.out.clear();
-                    client.wire.rollback(&mut self.out);
-                    self.transport.submit(index, &self.out);
-                    Step::Waiting
-                } else {
-                    let Failure { sqlstate, message, .. } = failure;
-                    self.lose_while_running(index, format!("{sqlstate}: {message}"));
-                    Step::Lost
-                }
-            }
+            Reply::Failed(failure) => self.fail(index, failure, recorder),
             Reply::Broken(reason) => {
                 self.lose_while_running(index, reason);
-                Step::Lost
+                Led::Lost
             }
         }
+    }
+
+    /// Rolls back what may succeed another time; any other failure ends the client.
+    fn fail(&mut self, index: usize, failure: Failure, recorder: &mut Recorder) -> Led {
+        let client = &mut self.clients[index];
+        let again = failure.retryable && client.state == State::Statement;
+        let last = client.tries >= self.job.max_tries;
+        if client.state == State::Statement && !recorder.over() {
+            if again && !last {
+                recorder.retried();
+            } else {
+                recorder.failed(&failure);
+            }
+        }
+        if !again {
+            let Failure { sqlstate, message, .. } = failure;
+            self.lose_while_running(index, format!("{sqlstate}: {message}"));
+            return Led::Lost;
+        }
+        client.state = State::RollingBack;
+        self.out.clear();
+        client.wire.rollback(&mut self.out);
+        self.transport.submit(index, &self.out);
+        Led::Waiting
+    }
+
+    /// The same transaction once more, with the same values, or the next step.
+    fn after_rollback(&mut self, index: usize, recorder: &Recorder) -> Led {
+        if self.clients[index].tries >= self.job.max_tries || recorder.over() {
+            return Led::Done(false);
+        }
+        self.clients[index].tries += 1;
+        self.start_try(index)
     }
 
     /// Feeds received bytes to the wire and sends what it answers.
@@ -380,10 +448,6 @@ impl<W: Wire, T: Transport> Thread<'_, W, T> {
     fn lose_while_running(&mut self, index: usize, reason: String) {
         self.lose(index);
         self.report.lost.push(reason);
-    }
-
-    fn count_running(&self) -> usize {
-        self.clients.iter().filter(|client| client.state == State::Statement).count()
     }
 
     fn count_live(&self) -> u32 {

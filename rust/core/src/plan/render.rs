@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{EnginePlan, Plan, Provision, RunLength, StorageKind, StoragePlan, WorkloadPlan};
+use super::{EnginePlan, Plan, Provision, RunLength, StorageKind, StoragePlan, Work, WorkloadPlan};
 use crate::sizing::{bytes_text, seconds_text};
+use crate::slap::{Queries, SlapPlan};
 
 /// Every field of the plan. Engines, storages and workloads are printed once each and named by
 /// number in the table of cells.
@@ -121,15 +122,53 @@ fn workload(workload: &WorkloadPlan) -> Vec<(&'static str, String)> {
     let length = match workload.length {
         RunLength::DurationS(seconds) => ("duration", seconds_text(seconds)),
         RunLength::Transactions(count) => ("transactions", format!("{count} per client")),
+        RunLength::Queries => ("length", "the queries below".to_owned()),
     };
-    vec![
-        ("kind", workload.kind.word().to_owned()),
-        ("scale", workload.scale.to_string()),
+    let mut rows = vec![("kind", workload.work.kind().word().to_owned())];
+    rows.extend(workload.work.scale().map(|scale| ("scale", scale.to_string())));
+    rows.extend([
         ("clients", workload.clients.to_string()),
         ("threads", workload.threads.to_string()),
         ("protocol", workload.protocol.word().to_owned()),
+        ("max_tries", workload.max_tries.to_string()),
         ("warmup", seconds_text(workload.warmup_s)),
         length,
+    ]);
+    if let Work::Slap(plan) = &workload.work {
+        rows.extend(slap(plan));
+    }
+    rows
+}
+
+fn slap(plan: &SlapPlan) -> Vec<(&'static str, String)> {
+    let queries = match plan.queries {
+        Queries::OnePass => "one pass of the list per client".to_owned(),
+        Queries::PerClient(count) => format!("{count} per client"),
+        Queries::Total(count) => format!("{count} in all"),
+    };
+    let columns = |count: u32, indexed: bool| {
+        if indexed { format!("{count}, each indexed") } else { count.to_string() }
+    };
+    let never = |count: u64| if count == 0 { "never".to_owned() } else { count.to_string() };
+    vec![
+        ("queries", queries),
+        ("iterations", plan.iterations.to_string()),
+        ("load_type", plan.load_type.word().to_owned()),
+        ("key", plan.key.word().to_owned()),
+        ("int_columns", columns(plan.int_columns, plan.int_indexes)),
+        ("char_columns", columns(plan.char_columns, plan.char_indexes)),
+        ("secondary_indexes", plan.secondary_indexes.to_string()),
+        ("write_number", plan.write_number.to_string()),
+        ("unique_write_number", plan.unique_write_number.to_string()),
+        ("unique_query_number", plan.unique_query_number.to_string()),
+        ("commit_every", never(plan.commit_every)),
+        ("detach_every", never(plan.detach_every)),
+        ("storage_engine", or_none(&plan.engine)),
+        ("create", or_none(&plan.custom.create)),
+        ("query", or_none(&plan.custom.query)),
+        ("pre_query", or_none(&plan.custom.pre_query)),
+        ("post_query", or_none(&plan.custom.post_query)),
+        ("delimiter", format!("{:?}", plan.custom.delimiter)),
     ]
 }
 

@@ -6,7 +6,9 @@ use super::engine::{self, EngineChoice};
 use super::storage::{self, StorageChoice};
 use super::{Context, lengths};
 use crate::error::{Error, Result};
-use crate::plan::{Cell, Provision, QueryProtocol, RunLength, WorkloadKind, WorkloadPlan};
+use crate::plan::{
+    Cell, EngineKind, Provision, QueryProtocol, RunLength, Scaled, Work, WorkloadKind, WorkloadPlan,
+};
 use crate::sizing;
 use crate::spec::{EngineSpec, Spec, WorkloadSpec};
 
@@ -19,6 +21,9 @@ const NO_LEVEL: &str = "none";
 const SCALE_MAX: u32 = 20_000;
 /// PostgreSQL's limit of `max_connections`.
 const CLIENTS_MAX: u32 = 262_143;
+
+/// More tries than this would hide a workload that cannot succeed.
+const MAX_TRIES_MAX: u32 = 1000;
 
 /// A workload with one level of each of its lists.
 struct WorkloadChoice {
@@ -43,7 +48,8 @@ pub(super) fn cross(context: &Context<'_>) -> Result<Vec<Cell>> {
         for storage in &storages {
             for workload in &workloads {
                 engine::check_clients(engine, workload.plan.clients)?;
-                let scale = workload.plan.scale;
+                check_work(engine, &workload.plan.work)?;
+                let scale = workload.plan.work.scale().unwrap_or(0);
                 let needed_bytes = needed.get(&scale).copied().unwrap_or_default();
                 let storage_plan = storage::storage(context, storage, scale, needed_bytes)?;
                 let known: BTreeMap<&str, &str> =
@@ -77,6 +83,18 @@ pub(super) fn cross(context: &Context<'_>) -> Result<Vec<Cell>> {
     }
     check_unique(&cells)?;
     Ok(cells)
+}
+
+fn check_work(engine: &EngineChoice, work: &Work) -> Result<()> {
+    if matches!(work, Work::Slap(_)) && engine.plan.kind != EngineKind::MariaDb {
+        return Err(Error::spec(format!(
+            "`workload.kind` is \"slap\", but `{}.kind` is \"{}\"",
+            engine.path,
+            engine.plan.kind.word()
+        ))
+        .hint("slap is for kind \"mariadb\""));
+    }
+    Ok(())
 }
 
 /// Levels that were written differently can still mean the same.
@@ -173,29 +191,33 @@ fn workloads(context: &Context<'_>) -> Result<Vec<WorkloadChoice>> {
     check_range("scale", &spec.scale, SCALE_MAX)?;
     check_range("clients", &spec.clients, CLIENTS_MAX)?;
     check_range("threads", &spec.threads, CLIENTS_MAX)?;
+    let max_tries = spec.max_tries.unwrap_or(1);
+    check_range("max_tries", &[max_tries], MAX_TRIES_MAX)?;
     let threads: Vec<Option<u32>> = match spec.threads.as_slice() {
         [] => vec![None],
         threads => threads.iter().copied().map(Some).collect(),
     };
     let mut choices = Vec::new();
-    for kind in or_default(&spec.kind, WorkloadKind::Tpcb) {
-        for scale in or_default(&spec.scale, 1) {
-            for clients in or_default(&spec.clients, 1) {
-                for &threads in &threads {
-                    let threads = thread_count(threads, clients, context.capabilities.cpus)?;
-                    for protocol in or_default(&spec.protocol, QueryProtocol::Simple) {
-                        let plan = WorkloadPlan {
-                            kind,
-                            scale,
-                            clients,
-                            threads,
-                            protocol,
-                            length,
-                            warmup_s,
-                        };
-                        let levels = levels(spec, &plan);
-                        choices.push(WorkloadChoice { plan, levels });
-                    }
+    for work in works(spec)? {
+        let (length, warmup_s) = match work {
+            Work::Slap(_) => (RunLength::Queries, 0.0),
+            _ => (length, warmup_s),
+        };
+        for clients in or_default(&spec.clients, 1) {
+            for &threads in &threads {
+                let threads = thread_count(threads, clients, context.capabilities.cpus)?;
+                for protocol in or_default(&spec.protocol, QueryProtocol::Simple) {
+                    let plan = WorkloadPlan {
+                        work: work.clone(),
+                        clients,
+                        threads,
+                        protocol,
+                        max_tries,
+                        length,
+                        warmup_s,
+                    };
+                    let levels = levels(spec, &plan);
+                    choices.push(WorkloadChoice { plan, levels });
                 }
             }
         }
@@ -203,10 +225,45 @@ fn workloads(context: &Context<'_>) -> Result<Vec<WorkloadChoice>> {
     Ok(choices)
 }
 
+/// Every combination of kind and scale; slap has no scale.
+fn works(spec: &WorkloadSpec) -> Result<Vec<Work>> {
+    let kinds = or_default(&spec.kind, WorkloadKind::Tpcb);
+    let slap = kinds.contains(&WorkloadKind::Slap);
+    if spec.slap.is_some() && !slap {
+        return Err(Error::spec("`workload.slap` is given, but `workload.kind` is not \"slap\"")
+            .hint("set `kind = \"slap\"`, or leave the table out"));
+    }
+    let foreign = [
+        ("scale", !spec.scale.is_empty(), "the size of its table is `workload.slap.write_number`"),
+        ("duration", spec.duration_s.is_some(), "its length is `workload.slap.queries_per_client`"),
+        ("transactions", spec.transactions.is_some(), "say `workload.slap.queries_per_client`"),
+        ("warmup", spec.warmup_s.is_some(), "mysqlslap has none"),
+    ];
+    for (key, stated, hint) in foreign {
+        if kinds == [WorkloadKind::Slap] && stated {
+            let message = format!("`workload.{key}` does not go with `workload.kind` \"slap\"");
+            return Err(Error::spec(message).hint(hint));
+        }
+    }
+    let mut works = Vec::new();
+    for kind in kinds {
+        let scaled = or_default(&spec.scale, 1).into_iter().map(|scale| Scaled { scale });
+        match kind {
+            WorkloadKind::Tpcb => works.extend(scaled.map(Work::Tpcb)),
+            WorkloadKind::SimpleUpdate => works.extend(scaled.map(Work::SimpleUpdate)),
+            WorkloadKind::SelectOnly => works.extend(scaled.map(Work::SelectOnly)),
+            WorkloadKind::Slap => {
+                works.push(Work::Slap(Box::new(spec.slap.clone().unwrap_or_default())));
+            }
+        }
+    }
+    Ok(works)
+}
+
 fn levels(spec: &WorkloadSpec, plan: &WorkloadPlan) -> Vec<Level> {
     [
-        ("workload", spec.kind.len(), plan.kind.word().to_owned()),
-        ("scale", spec.scale.len(), plan.scale.to_string()),
+        ("workload", spec.kind.len(), plan.work.kind().word().to_owned()),
+        ("scale", spec.scale.len(), scale(&plan.work)),
         ("clients", spec.clients.len(), plan.clients.to_string()),
         ("threads", spec.threads.len(), plan.threads.to_string()),
         ("protocol", spec.protocol.len(), plan.protocol.word().to_owned()),
@@ -215,6 +272,10 @@ fn levels(spec: &WorkloadSpec, plan: &WorkloadPlan) -> Vec<Level> {
     .filter(|(_, count, _)| *count > 1)
     .map(|(factor, _, level)| (factor.to_owned(), level))
     .collect()
+}
+
+fn scale(work: &Work) -> String {
+    work.scale().map_or_else(|| NO_LEVEL.to_owned(), |scale| scale.to_string())
 }
 
 fn length(context: &Context<'_>) -> Result<(RunLength, f64)> {
@@ -282,7 +343,7 @@ fn needed_by_scale(engines: &[EngineChoice], workloads: &[WorkloadChoice]) -> BT
     for engine in engines {
         for workload in workloads {
             let bytes = sizing::needed_bytes(&workload.plan, &engine.plan.settings);
-            let most = needed.entry(workload.plan.scale).or_default();
+            let most = needed.entry(workload.plan.work.scale().unwrap_or(0)).or_default();
             *most = bytes.max(*most);
         }
     }

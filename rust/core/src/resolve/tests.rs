@@ -4,8 +4,8 @@ use super::*;
 use crate::ErrorKind;
 use crate::capabilities::{Availability, Binaries, EngineOffer};
 use crate::plan::{
-    EngineKind, Initdb, LoopVolume, Provision, QueryProtocol, RunLength, StorageKind, TlsMode,
-    TransportKind, WorkloadKind,
+    EngineKind, Initdb, LoopVolume, Provision, QueryProtocol, RunLength, Scaled, StorageKind,
+    TlsMode, TransportKind, Work,
 };
 
 const MIB: u64 = 1 << 20;
@@ -142,8 +142,8 @@ fn every_default_is_filled() {
         })
     );
     let workload = &cell.workload;
-    assert_eq!(workload.kind, WorkloadKind::Tpcb);
-    assert_eq!((workload.scale, workload.clients, workload.threads), (1, 1, 1));
+    assert_eq!(workload.work, Work::Tpcb(Scaled { scale: 1 }));
+    assert_eq!((workload.clients, workload.threads), (1, 1));
     assert_eq!(workload.protocol, QueryProtocol::Simple);
     assert_eq!((workload.length, workload.warmup_s), (RunLength::DurationS(10.0), 3.0));
     assert_eq!(plan.design.profile, Profile::Smoke);
@@ -242,8 +242,11 @@ fn cells_are_the_cross_product_in_the_order_of_the_spec() {
     assert_eq!(plan.cells[11].engine.settings["max_wal_size"], "4GB");
     assert_eq!(plan.cells[0].engine.settings["work_mem"], "8MB");
     // Volumes of one scale are equal, whatever else differs.
-    let sizes: BTreeSet<(u32, u64)> =
-        plan.cells.iter().map(|cell| (cell.workload.scale, cell.disk_bytes())).collect();
+    let sizes: BTreeSet<(u32, u64)> = plan
+        .cells
+        .iter()
+        .map(|cell| (cell.workload.work.scale().unwrap(), cell.disk_bytes()))
+        .collect();
     assert_eq!(sizes.len(), 2);
 }
 
@@ -809,13 +812,14 @@ storage 2
   mount_options  noatime
 
 workload
-  kind      tpcb
-  scale     5
-  clients   4
-  threads   2
-  protocol  simple
-  warmup    2 s
-  duration  10 s
+  kind       tpcb
+  scale      5
+  clients    4
+  threads    2
+  protocol   simple
+  max_tries  1
+  warmup     2 s
+  duration   10 s
 
 design
   profile   smoke

@@ -29,7 +29,7 @@ fn bad_input_is_named() {
         (
             "[workload]\nclient = 3",
             "`workload.client` is not a known key (allowed: kind, scale, clients, threads, protocol, \
-             duration, transactions, warmup) | did you mean `clients`?",
+             max_tries, duration, transactions, warmup, slap) | did you mean `clients`?",
         ),
         (
             "clients = 3",

@@ -1,0 +1,173 @@
+//! Running the load threads of a trial and gathering what they tell.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use crate::error::{Error, Result};
+use crate::gather::{Gatherer, LoadReport};
+use crate::jobs::Load;
+use crate::load::{Control, LoadDriver, ThreadEvent, ThreadJob};
+use crate::plan::{Cell, RunLength};
+use crate::record::{MetricSample, Phase, TrialRecord};
+use crate::run::Study;
+use crate::sampler::Sampler;
+use crate::seam::{Endpoint, Event, RunSink};
+
+/// The seed of a trial's random values: all cells of a block draw alike, each block anew.
+pub(crate) fn seed(study: &Study<'_>, record: &TrialRecord) -> u64 {
+    study.plan.design.seed.wrapping_add(u64::from(record.id.block))
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parts of one trial, handed on once")]
+/// Warm-up and measured window. Intervals go to `sink` as they close.
+pub(crate) async fn measure(
+    study: &Study<'_>,
+    cell: &Cell,
+    load: Load,
+    endpoint: &Endpoint,
+    record: &mut TrialRecord,
+    metrics: &mut Vec<MetricSample>,
+    sink: &mut dyn RunSink,
+    phases: &mut Phases<'_>,
+) -> Result<LoadReport> {
+    phases.enter(record, cell, Phase::Warmup);
+    let (tell, mut events) = mpsc::unbounded_channel();
+    let control = Arc::new(Control::default());
+    let warmup = load.warmup();
+    let jobs = load.jobs(&cell.workload, endpoint, seed(study, record));
+    let mut gatherer = Gatherer::new(jobs.len());
+    let driver = (study.driver)(&cell.engine)?;
+    let connect_started = Instant::now();
+    let threads: Vec<_> = jobs
+        .into_iter()
+        .enumerate()
+        .map(|(number, job)| spawn(driver.clone(), number, job, control.clone(), tell.clone()))
+        .collect();
+    drop(tell);
+
+    let mut sampler = Sampler::default();
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut zero = None;
+    let mut connect = Duration::ZERO;
+    let (mut measuring, mut measure_at) = (false, Instant::now());
+    let mut interrupted = false;
+    let mut stored = Ok(());
+    while !gatherer.all_ended() {
+        tokio::select! {
+            () = study.cancel.cancelled(), if !interrupted => {
+                interrupted = true;
+                control.stop();
+            }
+            _ = ticks.tick(), if zero.is_some() => {
+                let at = zero.map_or(Duration::ZERO, |zero: Instant| zero.elapsed());
+                metrics.extend(sampler.samples(at, &study.monitor.read()));
+            }
+            () = tokio::time::sleep_until(measure_at.into()), if zero.is_some() && !measuring => {
+                measuring = true;
+                phases.enter(record, cell, Phase::Measure);
+            }
+            event = events.recv() => {
+                let Some((thread, event)) = event else { break };
+                for interval in gatherer.take(thread, event) {
+                    let committed = interval.outcomes.committed;
+                    study.observer.event(&Event::Second { committed });
+                    if interval.phase == Phase::Measure {
+                        record.outcomes.merge(&interval.outcomes);
+                    }
+                    if stored.is_ok() {
+                        stored = sink.interval(&interval);
+                        if stored.is_err() {
+                            control.stop();
+                        }
+                    }
+                }
+                if zero.is_none() && gatherer.all_connected() {
+                    connect = connect_started.elapsed();
+                    // Clients that could not connect make the trial void: it need not run.
+                    if gatherer.refused().is_empty() {
+                        let now = Instant::now();
+                        zero = Some(now);
+                        measure_at = now + warmup;
+                        ticks.reset();
+                        metrics.extend(sampler.samples(Duration::ZERO, &study.monitor.read()));
+                        control.start(now);
+                    } else {
+                        control.stop();
+                    }
+                }
+            }
+        }
+    }
+    let connected_window = connect_started.elapsed();
+    let joined = tokio::task::spawn_blocking(move || {
+        threads.into_iter().all(|thread| thread.join().is_ok())
+    })
+    .await
+    .unwrap_or(false);
+    if interrupted {
+        return Err(Error::interrupted());
+    }
+    stored?;
+    if !joined {
+        return Err(Error::driver("a load thread panicked")
+            .hint("this is a defect of bedplate; please report it with the run directory"));
+    }
+    Ok(LoadReport { connect, connected_window, ..gatherer.finish() })
+}
+
+type ToldEvent = (usize, ThreadEvent);
+
+fn spawn(
+    driver: Arc<dyn LoadDriver>,
+    number: usize,
+    job: ThreadJob,
+    control: Arc<Control>,
+    tell: mpsc::UnboundedSender<ToldEvent>,
+) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        driver.run_thread(job, &control, &mut |event| {
+            // The other end is gone only when the trial has been given up.
+            let _ = tell.send((number, event));
+        });
+    })
+}
+
+/// Keeps the time of phases and tells the observer.
+pub(crate) struct Phases<'a> {
+    study: &'a Study<'a>,
+    started: Instant,
+    current: Option<Phase>,
+}
+
+impl<'a> Phases<'a> {
+    pub(crate) fn new(study: &'a Study<'a>) -> Self {
+        Self { study, started: Instant::now(), current: None }
+    }
+
+    pub(crate) fn enter(&mut self, record: &mut TrialRecord, cell: &Cell, phase: Phase) {
+        self.leave(record);
+        self.current = Some(phase);
+        let expected_s = match (phase, cell.workload.length) {
+            (Phase::Warmup, RunLength::DurationS(_)) => Some(cell.workload.warmup_s),
+            (Phase::Measure, RunLength::DurationS(seconds)) => Some(seconds),
+            _ => None,
+        };
+        self.study.observer.event(&Event::PhaseStarted {
+            trial: record.id.trial,
+            cell: cell.label.clone(),
+            phase,
+            expected_s,
+        });
+    }
+
+    pub(crate) fn leave(&mut self, record: &mut TrialRecord) {
+        let now = Instant::now();
+        if let Some(phase) = self.current.take() {
+            record.phase_s.push((phase, (now - self.started).as_secs_f64()));
+        }
+        self.started = now;
+    }
+}
