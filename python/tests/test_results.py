@@ -45,6 +45,7 @@ class TestFrames:
             "start_s": pl.Float64,
             "length_s": pl.Float64,
             "committed": pl.UInt64,
+            "retried": pl.UInt64,
             "failed": pl.UInt64,
             "live_clients": pl.UInt32,
             "tps": pl.Float64,
