@@ -34,7 +34,7 @@ def measured(tmp_path: Path, clients: int, seconds: int) -> list[tuple[float, in
             "provision": "process",
             "settings": {"max_connections": 600},
         },
-        "storage": [{"kind": "directory", "path": str(tmp_path)}],
+        "storage": [{"kind": "tmpfs", "size": "1GiB"}],
         "workload": {
             "kind": "select-only",
             "scale": 1,
