@@ -20,68 +20,44 @@ use crate::storage::LocalVolumes;
 /// When the ledger cannot be opened, or there is no way to the Docker daemon that the plan needs.
 pub fn site(plan: &Plan, state_dir: &Path) -> Result<Box<dyn Site>> {
     let ledger = Arc::new(Ledger::open(state_dir)?);
-    let work_dir = plan.work_dir.clone();
-    Ok(match plan.site {
-        SiteKind::Local => Box::new(LocalSite { ledger, work_dir, volumes: LocalVolumes }),
-        SiteKind::Docker => {
-            let volumes = DockerVolumes::new(Arc::clone(&ledger))?;
-            Box::new(DockerSite { ledger, work_dir, volumes })
+    let volumes = match plan.site {
+        SiteKind::Local => Volumes::Local(LocalVolumes),
+        SiteKind::Docker => Volumes::Docker(DockerVolumes::new(Arc::clone(&ledger))?),
+    };
+    Ok(Box::new(AnySite { ledger, work_dir: plan.work_dir.clone(), volumes }))
+}
+
+/// Both sites: they differ in who makes volumes.
+struct AnySite {
+    ledger: Arc<Ledger>,
+    work_dir: PathBuf,
+    volumes: Volumes,
+}
+
+/// Who makes volumes.
+enum Volumes {
+    /// This machine, with privileged commands run directly.
+    Local(LocalVolumes),
+    /// The machine of a Docker daemon, without sudo.
+    Docker(DockerVolumes),
+}
+
+#[async_trait]
+impl Site for AnySite {
+    async fn preflight(&self, plan: &Plan) -> Result<()> {
+        match &self.volumes {
+            Volumes::Local(volumes) => volumes.preflight(plan)?,
+            Volumes::Docker(volumes) => volumes.preflight(plan).await?,
         }
-    })
-}
-
-/// This machine, with privileged commands run directly.
-pub struct LocalSite {
-    ledger: Arc<Ledger>,
-    work_dir: PathBuf,
-    volumes: LocalVolumes,
-}
-
-/// The machine of a Docker daemon, without sudo.
-pub struct DockerSite {
-    ledger: Arc<Ledger>,
-    work_dir: PathBuf,
-    volumes: DockerVolumes,
-}
-
-#[async_trait]
-impl Site for LocalSite {
-    async fn preflight(&self, plan: &Plan) -> Result<()> {
-        self.volumes.preflight(plan)?;
         engines::preflight(plan).await
     }
 
     async fn create_volume(&self, id: &TrialId, storage: &StoragePlan) -> Result<Box<dyn Volume>> {
-        self.volumes.create(&self.ledger, id, storage, &self.work_dir).await
-    }
-
-    async fn start_server(
-        &self,
-        id: &TrialId,
-        engine: &EnginePlan,
-        volume: &dyn Volume,
-    ) -> Result<Box<dyn Server>> {
-        start(&self.ledger, id, engine, volume, &self.work_dir).await
-    }
-
-    async fn tear_down(&self, id: &TrialId) -> Result<()> {
-        self.ledger.undo_scope(&id.resource_name()).await
-    }
-
-    async fn environment(&self) -> Environment {
-        crate::environment::environment(&self.work_dir).await
-    }
-}
-
-#[async_trait]
-impl Site for DockerSite {
-    async fn preflight(&self, plan: &Plan) -> Result<()> {
-        self.volumes.preflight(plan).await?;
-        engines::preflight(plan).await
-    }
-
-    async fn create_volume(&self, id: &TrialId, storage: &StoragePlan) -> Result<Box<dyn Volume>> {
-        self.volumes.create(&self.ledger, id, storage, &self.work_dir).await
+        let (ledger, work_dir) = (&self.ledger, &self.work_dir);
+        match &self.volumes {
+            Volumes::Local(volumes) => volumes.create(ledger, id, storage, work_dir).await,
+            Volumes::Docker(volumes) => volumes.create(ledger, id, storage, work_dir).await,
+        }
     }
 
     async fn start_server(
