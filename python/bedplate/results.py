@@ -179,8 +179,16 @@ class Results:
 
     @cached_property
     def intervals(self) -> pl.DataFrame:
-        """One row a second of warm-up and measuring, in order."""
+        """One row a second of warm-up and measuring, in order; all instances together."""
         return _frame(self._native.intervals)
+
+    @cached_property
+    def instances(self) -> pl.DataFrame:
+        """One row an instance of the workload in a trial; ``tps`` adds up to that of the trial.
+
+        A workload without `instances` is one. ``started_s`` is counted from the start of the load.
+        """
+        return _frame(self._native.instances)
 
     @cached_property
     def latency(self) -> pl.DataFrame:

@@ -304,6 +304,7 @@ class _BuiltIn(_Table):
     """The keys that all built-in workloads have."""
 
     scale: Levels[int] | None = None
+    instances: Levels[int] | None = None
     clients: Levels[int] | None = None
     threads: Levels[int] | None = None
     protocol: Levels[Literal["simple", "extended", "prepared"]] | None = None
@@ -321,10 +322,14 @@ class TpcB(_BuiltIn):
     ----------
     scale
         Scale factor, 100,000 accounts each. Default 1.
+    instances
+        Copies of the workload that run at once in one server, each in its own schema, as its own
+        user and with its own clients. Default 1.
     clients
-        Concurrent connections. Default 1.
+        Concurrent connections of each instance. Default 1.
     threads
-        Threads that carry them. Default: as many as clients, at most one for each CPU.
+        Threads that carry those of one instance. Default: as many as clients, at most one for
+        each CPU over all instances.
     protocol
         ``"simple"`` (default), ``"extended"`` or ``"prepared"``, as pgbench means them.
     max_tries
@@ -365,14 +370,18 @@ class SelectOnly(_BuiltIn):
 class Slap(_Table):
     """What mysqlslap does, on MariaDB: generated statements, sent by each client.
 
-    All parameters but the first three are mysqlslap's options, with its defaults.
+    All parameters but the first four are mysqlslap's options, with its defaults.
 
     Parameters
     ----------
+    instances
+        Copies of the workload that run at once in one server, each in its own database, as its own
+        user and with its own clients. Default 1.
     clients
-        Concurrent connections. Default 1.
+        Concurrent connections of each instance. Default 1.
     threads
-        Threads that carry them. Default: as many as clients, at most one for each CPU.
+        Threads that carry those of one instance. Default: as many as clients, at most one for
+        each CPU over all instances.
     protocol
         ``"simple"`` (default, as mysqlslap), ``"extended"`` or ``"prepared"``.
     int_columns, char_columns
@@ -409,6 +418,7 @@ class Slap(_Table):
 
     kind: ClassVar[str | None] = "slap"
 
+    instances: Levels[int] | None = None
     clients: Levels[int] | None = None
     threads: Levels[int] | None = None
     protocol: Levels[Literal["simple", "extended", "prepared"]] | None = None
@@ -434,7 +444,7 @@ class Slap(_Table):
 
     def to_dict(self) -> dict[str, Json]:
         """Return the keys that were given; those of slap are a table of their own."""
-        outer = ("kind", "clients", "threads", "protocol")
+        outer = ("kind", "instances", "clients", "threads", "protocol")
         table = super().to_dict()
         slap: dict[str, Json] = {key: table.pop(key) for key in list(table) if key not in outer}
         return {**table, "slap": slap} if slap else table

@@ -137,7 +137,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(target), link
 
 
-@pytest.mark.parametrize("table", ["trials", "intervals", "latency", "metrics"])
+@pytest.mark.parametrize("table", ["trials", "intervals", "instances", "latency", "metrics"])
 def test_every_column_is_documented(table: str, quick: Path) -> None:
     frame = getattr(bp.load_run(quick), table)
     columns = list(frame.columns)

@@ -19,9 +19,11 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import polars as pl
 import pytest
 
 import bedplate as bp
@@ -73,6 +75,8 @@ class Entry(NamedTuple):
 
     session: str
     program: str
+    user: str
+    at: str
     text: str
     detail: str
 
@@ -130,6 +134,8 @@ class Server:
             Entry(
                 entry["session_id"],
                 entry.get("application_name", ""),
+                entry.get("user", ""),
+                entry["timestamp"],
                 entry["message"],
                 entry.get("detail", ""),
             )
@@ -246,7 +252,7 @@ class Run:
 
     @contextlib.contextmanager
     def held(self, workload: Mapping[str, Any]) -> Iterator[str]:
-        """Run one trial and stop before its schema is dropped; give the schema's name.
+        """Run one trial and stop before its schemas are dropped; give their names, with blanks.
 
         The run goes on, and must succeed, when the block is left.
         """
@@ -271,7 +277,9 @@ class Run:
 
             wait_for("the end of the trial", at_gate)
             yield self.server.value(
-                self.database, "select nspname from pg_namespace where nspname ~ '^bedplate_'"
+                self.database,
+                "select string_agg(nspname, ' ' order by nspname) from pg_namespace "
+                "where nspname ~ '^bedplate_'",
             )
         finally:
             # The lock goes with the session that holds it.
@@ -463,7 +471,7 @@ def test_random_values_have_the_ranges_of_pgbench(
     tids, bids, aids, deltas = (
         [int(value) for value in column] for column in zip(*rows, strict=True)
     )
-    assert len(rows) == clients * transactions == run.record(0)["committed_all"]
+    assert len(rows) == clients * transactions == run.record(0)["instances"][0]["committed_all"]
     assert set(tids) == set(range(1, 10 * scale + 1))
     assert set(bids) == set(range(1, scale + 1))
     assert 1 <= min(aids) < max(aids) <= 100_000 * scale
@@ -497,10 +505,11 @@ def test_what_is_counted_is_what_was_committed(
         for text, _ in messages(session)
     )
     record = run.record(0)
-    assert ends == rows == record["committed_all"]
+    (instance,) = record["instances"]
+    assert ends == rows == instance["committed_all"]
     # The window leaves out the warm-up and what ended after it.
-    assert 0 < record["outcomes"]["committed"] < rows
-    assert record["outcomes"]["failed"] == {}
+    assert 0 < instance["outcomes"]["committed"] < rows
+    assert instance["outcomes"]["failed"] == {}
     assert record["trust"]["level"] != "void"
 
 
@@ -531,3 +540,53 @@ def test_a_server_that_commits_otherwise_than_declared_is_not_measured(
     assert not any("pgbench_" in entry.text for entry in entries if entry.program == "bedplate")
     ours = "select count(*) from pg_namespace where nspname ~ '^bedplate_'"
     assert server.value(database, ours) == "0"
+
+
+def test_instances_run_apart_and_together(server: Server, gated: str, tmp_path: Path) -> None:
+    run = Run(server, gated, tmp_path)
+    start = server.log_position()
+    clients = 2
+    workload = {"instances": 4, "clients": clients, "warmup": 0.5, "duration": 3}
+    with run.held(workload) as held:
+        schemas = held.split()
+        assert len(schemas) == 4
+        owners, histories = set[str](), list[int]()
+        for schema in schemas:
+            tables = f"select distinct tableowner from pg_tables where schemaname = '{schema}'"
+            owners.add(server.value(gated, tables))
+            columns = (("accounts", "abalance"), ("tellers", "tbalance"), ("branches", "bbalance"))
+            sums = {
+                server.value(gated, f"select sum({column}) from {schema}.pgbench_{table}")
+                for table, column in columns
+            }
+            history = f"from {schema}.pgbench_history"
+            assert sums == {server.value(gated, f"select sum(delta) {history}")}
+            histories.append(int(server.value(gated, f"select count(*) {history}")))
+    assert len(owners) == 4
+    assert "postgres" not in owners
+
+    # What the server saw: the clients of each user, and when the first of them began.
+    began = dict[str, datetime]()
+    sessions = dict[str, set[str]]()
+    for entry in server.entries(start):
+        if entry.user in owners and entry.text == "statement: BEGIN;":
+            began.setdefault(entry.user, datetime.fromisoformat(entry.at.removesuffix(" UTC")))
+            sessions.setdefault(entry.user, set()).add(entry.session)
+    assert {user: len(found) for user, found in sessions.items()} == dict.fromkeys(owners, clients)
+    assert max(began.values()) - min(began.values()) <= timedelta(milliseconds=50)
+
+    results = run.done
+    instances = results.instances
+    recorded = [instance["committed_all"] for instance in run.record(0)["instances"]]
+    assert recorded == histories
+    (trial,) = results.trials.rows(named=True)
+    assert trial["tps"] == pytest.approx(instances["tps"].sum())
+    assert trial["committed"] == instances["committed"].sum() > 0
+    assert results.latency["count"].sum() == trial["committed"]
+    measured = results.intervals.filter(pl.col("phase") == "measure")
+    assert measured["committed"].sum() == trial["committed"]
+    assert measured["live_clients"].to_list() == [4 * clients] * 3
+    started_s = instances["started_s"].to_list()
+    assert max(started_s) - min(started_s) <= 0.05
+    left = "select count(*) from pg_roles where rolname ~ '^bedplate_'"
+    assert server.value(gated, left) == "0"

@@ -29,6 +29,7 @@ class TestFrames:
             "storage": pl.String,
             "fillfactor": pl.String,
             "scale": pl.UInt32,
+            "instances": pl.UInt32,
             "clients": pl.UInt32,
             "trust": pl.String,
             "tps": pl.Float64,
@@ -51,6 +52,24 @@ class TestFrames:
             "tps": pl.Float64,
             "service_time_ms_p50": pl.Float64,
             "service_time_ms_p99": pl.Float64,
+            "service_time_ms_max": pl.Float64,
+        }
+        assert results.instances.schema == {
+            "run": pl.String,
+            "trial": pl.UInt32,
+            "instance": pl.UInt32,
+            "tps": pl.Float64,
+            "committed": pl.UInt64,
+            "retried": pl.UInt64,
+            "failed": pl.UInt64,
+            "started_s": pl.Float64,
+            "window_s": pl.Float64,
+            "service_time_ms_mean": pl.Float64,
+            "service_time_ms_p50": pl.Float64,
+            "service_time_ms_p90": pl.Float64,
+            "service_time_ms_p95": pl.Float64,
+            "service_time_ms_p99": pl.Float64,
+            "service_time_ms_p999": pl.Float64,
             "service_time_ms_max": pl.Float64,
         }
         assert results.latency.schema == {

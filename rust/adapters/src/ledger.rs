@@ -75,6 +75,9 @@ pub enum Resource {
         url: String,
         /// The schema's name.
         schema: String,
+        /// The user that was made for it alone.
+        #[serde(default)]
+        user: Option<String>,
         /// How connections to the server are encrypted.
         #[serde(default = "no_tls")]
         tls: TlsMode,

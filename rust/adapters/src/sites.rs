@@ -64,9 +64,16 @@ impl Site for AnySite {
         &self,
         id: &TrialId,
         engine: &EnginePlan,
+        instances: u32,
         volume: &dyn Volume,
     ) -> Result<Box<dyn Server>> {
-        start(&self.ledger, id, engine, volume, &self.work_dir).await
+        let (ledger, work_dir) = (self.ledger.as_ref(), self.work_dir.as_path());
+        let context = EngineContext { ledger, id, engine, instances, volume, work_dir };
+        match engine.provision {
+            Provision::Container { .. } => engines::container::start(&context).await,
+            Provision::Process { .. } => engines::process::start(&context).await,
+            Provision::Url { .. } => engines::url::start(&context).await,
+        }
     }
 
     async fn tear_down(&self, id: &TrialId) -> Result<()> {
@@ -75,20 +82,5 @@ impl Site for AnySite {
 
     async fn environment(&self) -> Environment {
         crate::environment::environment(&self.work_dir).await
-    }
-}
-
-async fn start(
-    ledger: &Ledger,
-    id: &TrialId,
-    engine: &EnginePlan,
-    volume: &dyn Volume,
-    work_dir: &Path,
-) -> Result<Box<dyn Server>> {
-    let context = EngineContext { ledger, id, engine, volume, work_dir };
-    match engine.provision {
-        Provision::Container { .. } => engines::container::start(&context).await,
-        Provision::Process { .. } => engines::process::start(&context).await,
-        Provision::Url { .. } => engines::url::start(&context).await,
     }
 }

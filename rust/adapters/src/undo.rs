@@ -38,9 +38,9 @@ pub(crate) async fn undo(ledger: &Ledger, resource: &Resource) -> Result<()> {
         }
         Resource::Mount { path } => unmount(path).await,
         Resource::ServerProcess { data_dir } => stop_server(data_dir).await,
-        Resource::Schema { url, schema, tls, tls_ca } => {
+        Resource::Schema { url, schema, user, tls, tls_ca } => {
             let tls = ClientTls::new(*tls, tls_ca.as_deref())?;
-            crate::engines::url::drop_schema(url, schema, tls).await
+            crate::engines::url::drop_schema(url, schema, user.as_deref(), tls).await
         }
     }
 }

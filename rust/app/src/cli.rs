@@ -7,7 +7,7 @@ use bedplate_adapters::{capabilities, doctor, ledger};
 use bedplate_core::plan::Plan;
 use bedplate_core::seam::{Cancel, Observer, Silent};
 use bedplate_core::{Error, Result};
-use bedplate_results::{Run, trial_rows};
+use bedplate_results::{Run, instance_rows, trial_rows};
 use clap::{Parser, Subcommand};
 
 use crate::progress::Terminal;
@@ -164,7 +164,7 @@ fn show_plan(plan: &Plan, json: bool) -> Result<i32> {
 
 fn show_trials(directory: &Path) -> Result<i32> {
     let run = Run::open(directory)?;
-    print(&table::trials(&trial_rows(&run)?));
+    print(&table::trials(&trial_rows(&run)?, &instance_rows(&run)));
     if !run.complete {
         print("the run is not complete: it was interrupted, or is still going on");
     }

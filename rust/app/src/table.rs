@@ -1,10 +1,11 @@
 //! The table at the end of a run.
 
-use bedplate_results::{TrialRow, trust_name};
+use bedplate_results::{InstanceRow, TrialRow, trust_name};
 use comfy_table::{CellAlignment, Table, presets};
 
-/// The trials as a table, then each reason for a caveat or a void trial in words.
-pub(crate) fn trials(rows: &[TrialRow]) -> String {
+/// The trials as a table, then the parts of those with several instances, and each reason for a caveat
+/// or a void trial in words.
+pub(crate) fn trials(rows: &[TrialRow], instances: &[InstanceRow]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header([
@@ -24,7 +25,7 @@ pub(crate) fn trials(rows: &[TrialRow]) -> String {
             row.trial.to_string(),
             row.cell.clone(),
             server(row),
-            row.clients.to_string(),
+            clients(row),
             figure(row.tps, 0),
             figure(row.service_time_ms.p50, 2),
             figure(row.service_time_ms.p99, 2),
@@ -37,6 +38,16 @@ pub(crate) fn trials(rows: &[TrialRow]) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let mut text = table.to_string();
+    for row in rows.iter().filter(|row| row.instances > 1) {
+        let of_trial = instances.iter().filter(|instance| instance.trial == row.trial);
+        let parts: Vec<String> = of_trial.map(|instance| figure(instance.tps, 0)).collect();
+        text.push_str(&format!(
+            "\ntrial {} ({}): tps of its instances: {}",
+            row.trial,
+            row.cell,
+            parts.join(", ")
+        ));
+    }
     for row in rows {
         for reason in &row.trust_reasons {
             text.push_str(&format!(
@@ -48,6 +59,14 @@ pub(crate) fn trials(rows: &[TrialRow]) -> String {
         }
     }
     text
+}
+
+/// Clients, of each instance where there are several: `4 × 8`.
+fn clients(row: &TrialRow) -> String {
+    match row.instances {
+        1 => row.clients.to_string(),
+        instances => format!("{instances} × {}", row.clients),
+    }
 }
 
 /// Kind and version of what ran, or what was asked for where nothing did.

@@ -17,6 +17,8 @@ pub(crate) enum Filled {
     Scaled(u32),
     /// slap's table.
     Slap {
+        /// How many of its queries are sent.
+        queries: slap::Queries,
         /// All its statements.
         statements: Statements,
         /// The keys that are there.
@@ -40,7 +42,7 @@ pub(crate) async fn fill(
         Work::Slap(plan) => {
             let statements = Statements::new(plan)?;
             let keys = fill_slap(&statements, session).await?;
-            Ok(Filled::Slap { statements, keys })
+            Ok(Filled::Slap { queries: plan.queries, statements, keys })
         }
     }
 }

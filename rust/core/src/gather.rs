@@ -9,10 +9,8 @@ use crate::record::Interval;
 /// What all threads together left behind.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LoadReport {
-    /// Committed transactions of the whole load.
-    pub committed_all: u64,
-    /// Committed transactions within the window, per client.
-    pub committed_by_client: Vec<u64>,
+    /// What the threads of each instance left behind.
+    pub instances: Vec<InstanceReport>,
     /// Reasons of connections that could not be made.
     pub refused: Vec<String>,
     /// Reasons of clients lost while running.
@@ -21,25 +19,37 @@ pub struct LoadReport {
     pub unfinished: u32,
     /// CPU time of all threads within the window.
     pub cpu_in_window: Duration,
-    /// Length of the window.
-    pub window: Duration,
     /// From the first connection attempt until all clients were connected.
     pub connect: Duration,
     /// From the first connection attempt until all threads had closed their connections.
     pub connected_window: Duration,
 }
 
+/// What the threads of one instance left behind.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct InstanceReport {
+    /// Committed transactions of the whole load.
+    pub committed_all: u64,
+    /// Committed transactions within the window, as the clients counted them.
+    pub counted_by_clients: u64,
+    /// Length of the window.
+    pub window: Duration,
+    /// From the start of the load until the last of its threads started its first transaction.
+    pub started_after: Duration,
+}
+
 /// Gathers the events of a number of threads.
 #[derive(Debug)]
 pub struct Gatherer {
     threads: Vec<ThreadState>,
-    /// Intervals that some thread has not closed yet, by number.
-    open: BTreeMap<u32, Interval>,
+    /// Intervals that some thread has not closed yet, by number and instance.
+    open: BTreeMap<(u32, u32), Interval>,
     report: LoadReport,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct ThreadState {
+    instance: u32,
     connected: bool,
     /// Intervals closed so far.
     closed: u32,
@@ -47,13 +57,14 @@ struct ThreadState {
 }
 
 impl Gatherer {
-    /// A gatherer for `threads` threads.
-    pub fn new(threads: usize) -> Self {
-        Self {
-            threads: vec![ThreadState::default(); threads],
-            open: BTreeMap::new(),
-            report: LoadReport::default(),
-        }
+    /// A gatherer for threads that belong to the given instances, from 0.
+    pub fn new(instance_of_thread: impl Iterator<Item = u32>) -> Self {
+        let state = |instance| ThreadState { instance, ..ThreadState::default() };
+        let threads: Vec<_> = instance_of_thread.map(state).collect();
+        let instances = threads.iter().map(|thread| thread.instance + 1).max().unwrap_or(0);
+        let instances = vec![InstanceReport::default(); instances as usize];
+        let report = LoadReport { instances, ..LoadReport::default() };
+        Self { threads, open: BTreeMap::new(), report }
     }
 
     /// Whether every thread has tried all its connections.
@@ -71,7 +82,8 @@ impl Gatherer {
         &self.report.refused
     }
 
-    /// Takes one event of one thread; returns the intervals that are whole now, in order.
+    /// Takes one event of one thread; returns the intervals that are whole now, in order: all
+    /// instances of one interval, then those of the next.
     pub fn take(&mut self, thread: usize, event: ThreadEvent) -> Vec<Interval> {
         let state = &mut self.threads[thread];
         match event {
@@ -81,16 +93,18 @@ impl Gatherer {
             }
             ThreadEvent::Interval(closed) => {
                 state.closed = closed.span.index + 1;
-                self.merge(*closed);
+                let instance = state.instance;
+                self.merge(instance, *closed);
             }
             ThreadEvent::Ended(report) => {
                 state.ended = true;
-                self.add(*report);
+                let instance = state.instance;
+                self.add(instance, *report);
             }
         }
         let mut whole = Vec::new();
         while let Some(entry) = self.open.first_entry() {
-            let index = *entry.key();
+            let (index, _) = *entry.key();
             if self.threads.iter().any(|thread| thread.closed <= index && !thread.ended) {
                 break;
             }
@@ -104,36 +118,34 @@ impl Gatherer {
         self.report
     }
 
-    fn merge(&mut self, closed: ClosedInterval) {
+    fn merge(&mut self, instance: u32, closed: ClosedInterval) {
         let ClosedInterval { span, service_time_ns } = closed;
-        match self.open.get_mut(&span.index) {
+        let interval = Interval {
+            instance,
+            phase: span.phase,
+            start_s: span.start.as_secs_f64(),
+            length_s: span.length.as_secs_f64(),
+            outcomes: span.outcomes,
+            live_clients: span.live_clients,
+            service_time_ns,
+        };
+        match self.open.get_mut(&(span.index, instance)) {
             None => {
-                let interval = Interval {
-                    phase: span.phase,
-                    start_s: span.start.as_secs_f64(),
-                    length_s: span.length.as_secs_f64(),
-                    outcomes: span.outcomes,
-                    live_clients: span.live_clients,
-                    service_time_ns,
-                };
-                self.open.insert(span.index, interval);
+                self.open.insert((span.index, instance), interval);
             }
-            Some(interval) => {
-                interval.length_s = interval.length_s.max(span.length.as_secs_f64());
-                interval.outcomes.merge(&span.outcomes);
-                interval.live_clients += span.live_clients;
-                interval.service_time_ns += &service_time_ns;
-            }
+            Some(of_others) => of_others.merge(&interval).expect("all histograms are alike"),
         }
     }
 
-    fn add(&mut self, report: ThreadReport) {
-        self.report.committed_all += report.committed_all;
-        self.report.committed_by_client.extend(report.committed_by_client);
+    fn add(&mut self, instance: u32, report: ThreadReport) {
         self.report.lost.extend(report.lost);
         self.report.unfinished += report.unfinished;
         self.report.cpu_in_window += report.cpu_in_window;
-        self.report.window = self.report.window.max(report.window);
+        let instance = &mut self.report.instances[instance as usize];
+        instance.committed_all += report.committed_all;
+        instance.counted_by_clients += report.committed_by_client.iter().sum::<u64>();
+        instance.window = instance.window.max(report.window);
+        instance.started_after = instance.started_after.max(report.started_after);
     }
 }
 
@@ -161,7 +173,7 @@ mod tests {
 
     #[test]
     fn an_interval_is_whole_when_every_thread_has_closed_it() {
-        let mut gatherer = Gatherer::new(2);
+        let mut gatherer = Gatherer::new([0, 0].into_iter());
         assert!(gatherer.take(0, interval(0, 3)).is_empty());
         assert!(gatherer.take(0, interval(1, 4)).is_empty());
         // A thread that ends closes no more, but what it closed still waits for the other.
@@ -177,5 +189,34 @@ mod tests {
             [4]
         );
         assert!(gatherer.all_ended());
+    }
+
+    #[test]
+    fn instances_are_kept_apart_and_handed_on_together() {
+        let mut gatherer = Gatherer::new([0, 0, 1].into_iter());
+        assert!(gatherer.take(0, interval(0, 3)).is_empty());
+        assert!(gatherer.take(1, interval(0, 4)).is_empty());
+        let whole = gatherer.take(2, interval(0, 9));
+        let parts: Vec<_> =
+            whole.iter().map(|part| (part.instance, part.outcomes.committed)).collect();
+        assert_eq!(parts, [(0, 7), (1, 9)]);
+        for (thread, committed_all) in [(0, 10), (1, 20), (2, 40)] {
+            let report = ThreadReport {
+                committed_all,
+                committed_by_client: vec![committed_all, 1],
+                window: Duration::from_secs(committed_all),
+                started_after: Duration::from_millis(committed_all),
+                ..ThreadReport::default()
+            };
+            gatherer.take(thread, ThreadEvent::Ended(Box::new(report)));
+        }
+        let instances = gatherer.finish().instances;
+        let of = |committed_all, counted_by_clients, last| InstanceReport {
+            committed_all,
+            counted_by_clients,
+            window: Duration::from_secs(last),
+            started_after: Duration::from_millis(last),
+        };
+        assert_eq!(instances, [of(30, 32, 20), of(40, 41, 40)]);
     }
 }

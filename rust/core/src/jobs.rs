@@ -16,7 +16,7 @@ use crate::workload;
 /// How long a transaction may go on after the end of the window before it counts as stuck.
 pub(crate) const GRACE: Duration = Duration::from_secs(30);
 
-/// The load of a cell, before it is dealt to threads.
+/// The load of one instance, before it is dealt to threads.
 pub(crate) struct Load {
     scripts: Vec<Script>,
     given: Vec<i64>,
@@ -52,6 +52,7 @@ impl Load {
     /// slap: each client sends its list of queries, with keys drawn from those that are there.
     pub(crate) fn slap(
         workload: &WorkloadPlan,
+        instance: u32,
         statements: &Statements,
         keys: &Keys,
         queries: slap::Queries,
@@ -63,7 +64,7 @@ impl Load {
         let mut shared: BTreeMap<u64, Arc<[Step]>> = BTreeMap::new();
         let programs = queries
             .of_clients(workload.clients, pass)
-            .zip(0..)
+            .zip(u64::from(first_client(workload, instance))..)
             .map(|(count, client)| {
                 let drawn = || scripts.steps(statements, keys, count, seed, client);
                 let steps = match keys {
@@ -91,6 +92,7 @@ impl Load {
     pub(crate) fn jobs(
         mut self,
         workload: &WorkloadPlan,
+        instance: u32,
         endpoint: &Endpoint,
         seed: u64,
     ) -> Vec<ThreadJob> {
@@ -116,7 +118,7 @@ impl Load {
                 given: self.given.clone(),
                 protocol: workload.protocol,
                 endpoint: endpoint.clone(),
-                first_client: first(thread),
+                first_client: first_client(workload, instance) + first(thread),
                 programs: programs
                     .by_ref()
                     .take((first(thread + 1) - first(thread)) as usize)
@@ -129,6 +131,11 @@ impl Load {
             })
             .collect()
     }
+}
+
+/// Number of an instance's first client; numbers are unique in the trial.
+fn first_client(workload: &WorkloadPlan, instance: u32) -> u32 {
+    instance * workload.clients
 }
 
 /// One script for each query of the list; where keys are texts, one for each query and key.
@@ -246,6 +253,7 @@ mod tests {
     fn workload(plan: SlapPlan, clients: u32, protocol: QueryProtocol) -> WorkloadPlan {
         WorkloadPlan {
             work: Work::Slap(Box::new(plan)),
+            instances: 2,
             clients,
             threads: 2,
             protocol,
@@ -275,7 +283,8 @@ mod tests {
             database: String::new(),
             session_settings: Vec::new(),
         };
-        Load::slap(&workload, &statements, keys, plan.queries, 1).jobs(&workload, &endpoint, 1)
+        Load::slap(&workload, 1, &statements, keys, plan.queries, 1)
+            .jobs(&workload, 1, &endpoint, 1)
     }
 
     #[test]
@@ -283,6 +292,8 @@ mod tests {
         let plan = phoronix();
         let jobs = jobs(&plan, &Keys::UpTo(99), 3, QueryProtocol::Simple);
         assert_eq!(jobs.iter().map(|job| job.programs.len()).collect::<Vec<_>>(), [1, 2]);
+        // The second instance's clients are counted on from those of the first.
+        assert_eq!(jobs.iter().map(|job| job.first_client).collect::<Vec<_>>(), [3, 4]);
         for program in jobs.iter().flat_map(|job| &job.programs) {
             let sent = |word: &str| {
                 let of_word = program.steps.iter().filter(|step| match step {

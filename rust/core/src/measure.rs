@@ -10,7 +10,7 @@ use crate::gather::{Gatherer, LoadReport};
 use crate::jobs::Load;
 use crate::load::{Control, LoadDriver, ThreadEvent, ThreadJob};
 use crate::plan::{Cell, RunLength};
-use crate::record::{MetricSample, Phase, TrialRecord};
+use crate::record::{InstanceRecord, MetricSample, Phase, TrialRecord};
 use crate::run::Study;
 use crate::sampler::Sampler;
 use crate::seam::{Endpoint, Event, RunSink};
@@ -21,12 +21,12 @@ pub(crate) fn seed(study: &Study<'_>, record: &TrialRecord) -> u64 {
 }
 
 #[expect(clippy::too_many_arguments, reason = "the parts of one trial, handed on once")]
-/// Warm-up and measured window. Intervals go to `sink` as they close.
+/// Warm-up and measured window of one load for each instance. Intervals go to `sink` as they close.
 pub(crate) async fn measure(
     study: &Study<'_>,
     cell: &Cell,
-    load: Load,
-    endpoint: &Endpoint,
+    loads: Vec<Load>,
+    endpoints: &[Endpoint],
     record: &mut TrialRecord,
     metrics: &mut Vec<MetricSample>,
     sink: &mut dyn RunSink,
@@ -35,15 +35,23 @@ pub(crate) async fn measure(
     phases.enter(record, cell, Phase::Warmup);
     let (tell, mut events) = mpsc::unbounded_channel();
     let control = Arc::new(Control::default());
-    let warmup = load.warmup();
-    let jobs = load.jobs(&cell.workload, endpoint, seed(study, record));
-    let mut gatherer = Gatherer::new(jobs.len());
+    let warmup = loads.iter().map(Load::warmup).max().unwrap_or_default();
+    let seed = seed(study, record);
+    let jobs: Vec<(u32, ThreadJob)> = (0..)
+        .zip(loads.into_iter().zip(endpoints))
+        .flat_map(|(instance, (load, endpoint))| {
+            let jobs = load.jobs(&cell.workload, instance, endpoint, seed);
+            jobs.into_iter().map(move |job| (instance, job))
+        })
+        .collect();
+    let mut gatherer = Gatherer::new(jobs.iter().map(|(instance, _)| *instance));
+    record.instances.resize_with(endpoints.len(), InstanceRecord::default);
     let driver = (study.driver)(&cell.engine)?;
     let connect_started = Instant::now();
     let threads: Vec<_> = jobs
         .into_iter()
         .enumerate()
-        .map(|(number, job)| spawn(driver.clone(), number, job, control.clone(), tell.clone()))
+        .map(|(number, (_, job))| spawn(driver.clone(), number, job, control.clone(), tell.clone()))
         .collect();
     drop(tell);
 
@@ -71,11 +79,16 @@ pub(crate) async fn measure(
             }
             event = events.recv() => {
                 let Some((thread, event)) = event else { break };
-                for interval in gatherer.take(thread, event) {
-                    let committed = interval.outcomes.committed;
+                let intervals = gatherer.take(thread, event);
+                for second in intervals.chunk_by(|one, next| one.instance < next.instance) {
+                    let committed = second.iter().map(|part| part.outcomes.committed).sum();
                     study.observer.event(&Event::Second { committed });
-                    if interval.phase == Phase::Measure {
-                        record.outcomes.merge(&interval.outcomes);
+                }
+                for interval in intervals {
+                    if interval.phase == Phase::Measure
+                        && let Some(of) = record.instances.get_mut(interval.instance as usize)
+                    {
+                        of.outcomes.merge(&interval.outcomes);
                     }
                     if stored.is_ok() {
                         stored = sink.interval(&interval);

@@ -242,9 +242,12 @@ pub struct LoopVolume {
 pub struct WorkloadPlan {
     /// What each client does.
     pub work: Work,
-    /// Concurrent connections.
+    /// Copies of the workload that run at once in one server, each in its own schema and as its own
+    /// user.
+    pub instances: u32,
+    /// Concurrent connections of each instance.
     pub clients: u32,
-    /// Threads that carry them.
+    /// Threads that carry the connections of one instance.
     pub threads: u32,
     /// How statements are sent.
     pub protocol: QueryProtocol,
@@ -255,6 +258,13 @@ pub struct WorkloadPlan {
     pub length: RunLength,
     /// Seconds of load before measuring starts.
     pub warmup_s: f64,
+}
+
+impl WorkloadPlan {
+    /// Concurrent connections of all instances.
+    pub fn clients_in_all(&self) -> u64 {
+        u64::from(self.instances) * u64::from(self.clients)
+    }
 }
 
 /// What the clients of a workload do.
@@ -498,12 +508,14 @@ impl Cell {
             RunLength::DurationS(seconds) => seconds,
             RunLength::Queries => QUERIES_S,
             RunLength::Transactions(count) => {
-                count as f64 * f64::from(self.workload.clients) / TRANSACTIONS_PER_SECOND
+                count as f64 * self.workload.clients_in_all() as f64 / TRANSACTIONS_PER_SECOND
             }
         };
         PROVISION_S
             + image_bytes as f64 / IMAGE_BYTES_PER_SECOND
-            + LOAD_S_PER_SCALE * f64::from(self.workload.work.scale().unwrap_or(0))
+            + LOAD_S_PER_SCALE
+                * f64::from(self.workload.work.scale().unwrap_or(0))
+                * f64::from(self.workload.instances)
             + self.workload.warmup_s
             + measured_s
     }

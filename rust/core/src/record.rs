@@ -108,11 +108,13 @@ impl Outcomes {
     }
 }
 
-/// One second of a trial, of all threads together.
+/// One second of one instance in a trial, of all its threads together.
 ///
 /// The last interval of a phase may be shorter than a second; `length_s` says so.
 #[derive(Debug, Clone)]
 pub struct Interval {
+    /// Number of the instance, from 0.
+    pub instance: u32,
     /// [`Phase::Warmup`] or [`Phase::Measure`].
     pub phase: Phase,
     /// Seconds from the start of the load (warm-up included) to the start of this interval.
@@ -125,6 +127,19 @@ pub struct Interval {
     pub live_clients: u32,
     /// Service times in nanoseconds of the committed transactions that ended in this interval.
     pub service_time_ns: Histogram<u64>,
+}
+
+impl Interval {
+    /// Adds another instance's interval of the same second, or another thread's of the same instance.
+    ///
+    /// # Errors
+    /// The histograms have different bounds.
+    pub fn merge(&mut self, other: &Self) -> Result<(), hdrhistogram::errors::AdditionError> {
+        self.length_s = self.length_s.max(other.length_s);
+        self.outcomes.merge(&other.outcomes);
+        self.live_clients += other.live_clients;
+        self.service_time_ns.add(&other.service_time_ns)
+    }
 }
 
 /// One reading of one metric.
@@ -191,12 +206,8 @@ pub struct TrialRecord {
     pub phase_s: Vec<(Phase, f64)>,
     /// Whether the numbers may be used.
     pub trust: Trust,
-    /// Length of the measured window in seconds.
-    pub window_s: f64,
-    /// Outcomes within the measured window.
-    pub outcomes: Outcomes,
-    /// Committed transactions of the whole load, warm-up and the last unfinished ones included.
-    pub committed_all: u64,
+    /// What each instance of the workload did; empty when none was started.
+    pub instances: Vec<InstanceRecord>,
     /// Clients that lost their connection or could not make one.
     pub clients_lost: u32,
     /// CPU time of the load threads within the window in seconds (user and system).
@@ -206,10 +217,7 @@ pub struct TrialRecord {
     /// For each iteration, seconds from the first connection attempt until every client had done its
     /// program and the last connection was closed: the window that mysqlslap times.
     pub connected_windows_s: Vec<f64>,
-    /// Committed transactions within the window as the clients counted them, to be compared with
-    /// what the intervals add up to.
-    pub counted_by_clients: u64,
-    /// Size of the database after loading in bytes.
+    /// Size of the database after loading in bytes, of all instances together.
     pub database_bytes: u64,
     /// What the server says of itself.
     pub server: ServerFacts,
@@ -221,12 +229,54 @@ pub struct TrialRecord {
     pub error: Option<String>,
 }
 
+/// What one instance of the workload did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct InstanceRecord {
+    /// Seconds from the start of the load until the instance's first transaction started.
+    pub started_s: f64,
+    /// Length of its measured window in seconds.
+    pub window_s: f64,
+    /// Outcomes within the measured window.
+    pub outcomes: Outcomes,
+    /// Committed transactions of the whole load, warm-up and the last unfinished ones included.
+    pub committed_all: u64,
+    /// Committed transactions within the window as the clients counted them, to be compared with
+    /// what the intervals add up to.
+    pub counted_by_clients: u64,
+}
+
+impl InstanceRecord {
+    /// Committed transactions per second of the measured window; absent when that is empty.
+    fn tps(&self) -> Option<f64> {
+        (self.window_s > 0.0).then(|| self.outcomes.committed as f64 / self.window_s)
+    }
+}
+
 impl TrialRecord {
-    /// Committed transactions per second of the measured window; absent for a void trial or an
-    /// empty window, so that no plain number comes of either.
+    /// Outcomes within the measured window, of all instances together.
+    pub fn outcomes(&self) -> Outcomes {
+        let mut outcomes = Outcomes::default();
+        self.instances.iter().for_each(|instance| outcomes.merge(&instance.outcomes));
+        outcomes
+    }
+
+    /// Length of the longest measured window in seconds.
+    pub fn window_s(&self) -> f64 {
+        self.instances.iter().map(|instance| instance.window_s).fold(0.0, f64::max)
+    }
+
+    /// Committed transactions per second of each instance, each over its own measured window; absent
+    /// for a void trial or an empty window, so that no plain number comes of either.
+    pub fn instance_tps(&self) -> Option<Vec<f64>> {
+        if self.trust.level == TrustLevel::Void || self.instances.is_empty() {
+            return None;
+        }
+        self.instances.iter().map(InstanceRecord::tps).collect()
+    }
+
+    /// Committed transactions per second: the sum over the instances. Absent like its parts.
     pub fn tps(&self) -> Option<f64> {
-        (self.trust.level != TrustLevel::Void && self.window_s > 0.0)
-            .then(|| self.outcomes.committed as f64 / self.window_s)
+        self.instance_tps().map(|parts| parts.iter().sum())
     }
 }
 

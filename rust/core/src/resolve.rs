@@ -16,7 +16,8 @@
 //! | `storage.path` | the work directory |
 //! | `storage.block_size`, `mount_options` | 4096, `noatime` |
 //! | `workload.kind`, `scale`, `clients`, `protocol` | `tpcb`, 1, 1, `simple` |
-//! | `workload.threads` | as many as clients, at most one for each CPU |
+//! | `workload.instances` | 1 |
+//! | `workload.threads` | as many as clients, at most one for each CPU over all instances |
 //! | `workload.warmup`, `duration`; `design.blocks` | by profile: smoke 3 s, 10 s, 1; gate and calibrate 30 s, 90 s, 10; publish 300 s, 900 s, 10 |
 //! | `design.profile`, `seed` | `smoke`, 20 |
 

@@ -63,7 +63,7 @@ pub async fn execute(study: &Study<'_>, sink: &mut dyn RunSink) -> Result<RunSum
                 TrustLevel::Void => {
                     let reason = record.trust.reasons.first().cloned().unwrap_or_default();
                     summary.void.push((number, reason));
-                    summary.unmeasured += u32::from(record.window_s == 0.0);
+                    summary.unmeasured += u32::from(record.window_s() == 0.0);
                 }
                 TrustLevel::Sound | TrustLevel::Caveat => summary.usable += 1,
             }

@@ -27,11 +27,13 @@ pub trait Site: Send + Sync {
     /// Makes the fresh volume of a trial.
     async fn create_volume(&self, id: &TrialId, storage: &StoragePlan) -> Result<Box<dyn Volume>>;
 
-    /// Starts a fresh server on the volume and waits until it accepts connections.
+    /// Starts a fresh server on the volume, waits until it accepts connections, and makes room in it
+    /// for so many instances of a workload.
     async fn start_server(
         &self,
         id: &TrialId,
         engine: &EnginePlan,
+        instances: u32,
         volume: &dyn Volume,
     ) -> Result<Box<dyn Server>>;
 
@@ -72,14 +74,18 @@ pub enum VolumeLocation {
 /// A running server.
 #[async_trait]
 pub trait Server: Send + Sync {
-    /// How to reach it.
+    /// How to reach it for set-up and checks.
     fn endpoint(&self) -> &Endpoint;
+
+    /// How each instance of the workload reaches it: several have a schema and a user each, a single
+    /// one uses [`Server::endpoint`].
+    fn instances(&self) -> &[Endpoint];
 
     /// What the server says of itself, read over a connection and from its own namespace.
     async fn facts(&self) -> Result<ServerFacts>;
 
-    /// Opens a session for set-up and checks.
-    async fn session(&self) -> Result<Box<dyn Session>>;
+    /// Opens a session for set-up and checks at one of its endpoints.
+    async fn session(&self, endpoint: &Endpoint) -> Result<Box<dyn Session>>;
 
     /// None while the server runs, otherwise how it ended.
     async fn ended(&self) -> Option<String>;

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   base      96 MiB            fresh cluster with its three databases, before anything is loaded
-//! + data      15 MiB x scale    accounts and their index (pgbench: 15.0 MiB a unit)
+//! + data      15 MiB x scale    accounts and their index (pgbench: 15.0 MiB a unit), each instance
 //! + growth    data x 0.6        dead rows and indexes between two vacuums
 //!             + 1 MiB/s         history rows
 //! + WAL       min(1.5 x max_wal_size, data + 48 MiB/s)
@@ -44,17 +44,17 @@ const ROUNDING_BYTES: u64 = 64 * MIB;
 const MAX_WAL_SIZE_BYTES: u64 = GIB;
 
 /// Bytes of a freshly loaded cluster: less than this can never work.
-pub fn loaded_bytes(scale: u32) -> u64 {
-    BASE_BYTES + DATA_BYTES_PER_SCALE * u64::from(scale)
+pub fn loaded_bytes(scale: u32, instances: u32) -> u64 {
+    BASE_BYTES + DATA_BYTES_PER_SCALE * u64::from(scale) * u64::from(instances)
 }
 
 /// Bytes at the worst moment of a trial, without what the file system itself takes.
 pub fn needed_bytes(workload: &WorkloadPlan, settings: &BTreeMap<String, String>) -> u64 {
     let scale = match &workload.work {
-        Work::Slap(slap) => return slap_bytes(slap, workload.clients),
+        Work::Slap(slap) => return slap_bytes(slap, workload.clients, workload.instances),
         work => work.scale().unwrap_or(0),
     };
-    let data = DATA_BYTES_PER_SCALE * u64::from(scale);
+    let data = DATA_BYTES_PER_SCALE * u64::from(scale) * u64::from(workload.instances);
     let (wal, history) = match (workload.work.kind(), workload.length) {
         (WorkloadKind::SelectOnly, _) | (_, RunLength::Queries) => (0, 0),
         (_, RunLength::DurationS(seconds)) => {
@@ -65,7 +65,7 @@ pub fn needed_bytes(workload: &WorkloadPlan, settings: &BTreeMap<String, String>
             )
         }
         (_, RunLength::Transactions(count)) => {
-            let count = count.saturating_mul(u64::from(workload.clients));
+            let count = count.saturating_mul(workload.clients_in_all());
             (
                 count.saturating_mul(WAL_BYTES_PER_TRANSACTION),
                 count.saturating_mul(HISTORY_BYTES_PER_TRANSACTION),
@@ -82,14 +82,14 @@ pub fn needed_bytes(workload: &WorkloadPlan, settings: &BTreeMap<String, String>
 
 /// What slap's rows take at most: a fresh InnoDB with its logs, and every query an insert, with half
 /// as much again for pages that are not full.
-fn slap_bytes(slap: &SlapPlan, clients: u32) -> u64 {
+fn slap_bytes(slap: &SlapPlan, clients: u32, instances: u32) -> u64 {
     let columns = 40
         + u64::from(slap.int_columns) * 4
         + u64::from(slap.char_columns) * 127
         + u64::from(slap.secondary_indexes) * 37;
     let list = slap.unique_query_number + 1;
     let inserts: u64 = slap.queries.of_clients(clients, list).sum();
-    let rows = slap.preload_rows().saturating_add(inserts);
+    let rows = slap.preload_rows().saturating_add(inserts).saturating_mul(u64::from(instances));
     (BASE_BYTES + INNODB_BYTES).saturating_add(rows.saturating_mul(columns).saturating_mul(3) / 2)
 }
 
@@ -165,7 +165,16 @@ mod tests {
             WorkloadKind::SelectOnly => Work::SelectOnly(scaled),
             _ => Work::Tpcb(scaled),
         };
-        WorkloadPlan { work, clients: 4, threads: 2, protocol, max_tries: 1, length, warmup_s }
+        WorkloadPlan {
+            work,
+            instances: 1,
+            clients: 4,
+            threads: 2,
+            protocol,
+            max_tries: 1,
+            length,
+            warmup_s,
+        }
     }
 
     #[test]
@@ -175,6 +184,14 @@ mod tests {
         assert_eq!(needed_bytes(&quick, &BTreeMap::new()), 879 * MIB);
         // 879 / 0.92 = 955.4, up to a multiple of 64.
         assert_eq!(volume_bytes(879 * MIB), 960 * MIB);
+    }
+
+    #[test]
+    fn instances_have_their_data_each_and_the_log_together() {
+        let mut four = workload(WorkloadKind::Tpcb, 5, RunLength::DurationS(10.0), 2.0);
+        four.instances = 4;
+        // 96 base + 4 x 75 data + 180 growth + 12 history + (300 + 576) WAL.
+        assert_eq!(needed_bytes(&four, &BTreeMap::new()), (96 + 300 + 180 + 12 + 876) * MIB);
     }
 
     #[test]

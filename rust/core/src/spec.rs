@@ -204,9 +204,11 @@ pub struct WorkloadSpec {
     pub kind: Vec<WorkloadKind>,
     /// Scale factors.
     pub scale: Vec<u32>,
-    /// Numbers of concurrent connections.
+    /// Numbers of copies that run at once.
+    pub instances: Vec<u32>,
+    /// Numbers of concurrent connections of each instance.
     pub clients: Vec<u32>,
-    /// Numbers of threads.
+    /// Numbers of threads of each instance.
     pub threads: Vec<u32>,
     /// How statements are sent.
     pub protocol: Vec<QueryProtocol>,
@@ -302,9 +304,10 @@ const DIRECTORY_KEYS: [&str; 3] = ["kind", "label", "path"];
 const TMPFS_KEYS: [&str; 3] = ["kind", "label", "size"];
 const LOOP_KEYS: [&str; 6] =
     ["kind", "label", "size", "block_size", "mkfs_options", "mount_options"];
-const WORKLOAD_KEYS: [&str; 10] = [
+const WORKLOAD_KEYS: [&str; 11] = [
     "kind",
     "scale",
+    "instances",
     "clients",
     "threads",
     "protocol",
@@ -617,6 +620,7 @@ fn read_workload(field: &Field<'_>) -> Result<WorkloadSpec> {
     Ok(WorkloadSpec {
         kind: table.levels("kind", |field| field.word("kind of workload", &WORKLOADS))?,
         scale: table.levels("scale", Field::integer)?,
+        instances: table.levels("instances", Field::integer)?,
         clients: table.levels("clients", Field::integer)?,
         threads: table.levels("threads", Field::integer)?,
         protocol: table.levels("protocol", |field| field.word("protocol", &PROTOCOLS))?,

@@ -13,8 +13,7 @@ use crate::jobs::{GRACE, Load, slap_rows};
 use crate::measure::{Phases, measure, seed};
 use crate::plan::{Cell, Work};
 use crate::record::{
-    MetricSample, Outcomes, Phase, ServerFacts, TrialId, TrialRecord, Trust, TrustLevel,
-    VolumeFacts,
+    MetricSample, Phase, ServerFacts, TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts,
 };
 use crate::run::Study;
 use crate::seam::{RunSink, Server, Session, Volume};
@@ -22,6 +21,8 @@ use crate::workload;
 
 /// How long the device may take to become idle after loading.
 const SETTLE_AT_MOST: Duration = Duration::from_secs(30);
+/// How far apart instances may start that are said to run together.
+const STARTED_WITHIN: Duration = Duration::from_millis(50);
 /// How long after its clients the end of a server becomes known.
 const KNOWN_WITHIN: Duration = Duration::from_secs(2);
 
@@ -41,7 +42,12 @@ pub(crate) async fn run(
     let volume = study.cancel.guard(study.site.create_volume(&record.id, &cell.storage)).await?;
     let server = study
         .cancel
-        .guard(study.site.start_server(&record.id, &cell.engine, volume.as_ref()))
+        .guard(study.site.start_server(
+            &record.id,
+            &cell.engine,
+            cell.workload.instances,
+            volume.as_ref(),
+        ))
         .await?;
     let outcome = on_server(
         study,
@@ -100,32 +106,22 @@ async fn on_server(
     };
     for iteration in 0..iterations {
         phases.enter(record, cell, Phase::Load);
-        let mut session = cancel.guard(server.session()).await?;
-        if iteration > 0 {
-            cancel.guard(fill::empty(session.as_mut())).await?;
-        }
-        let version = record.server.version.clone();
-        let filling = fill::fill(cell, session.as_mut(), study.observer, &version);
-        let filled = cancel.guard(filling).await?;
-        record.database_bytes = cancel
-            .guard(number(session.as_mut(), workload::database_bytes_query(cell.engine.kind)))
-            .await?;
+        let filled =
+            cancel.guard(fill_instances(study, cell, record, server, iteration > 0)).await?;
 
         phases.enter(record, cell, Phase::Settle);
-        settle(study, cell, record, session.as_mut(), volume).await?;
-        // The session would be one more connection while measuring.
-        drop(session);
+        settle(study, cell, record, server, volume).await?;
 
-        let load = match &filled {
-            Filled::Scaled(scale) => Load::scripted(cell, *scale)?,
-            Filled::Slap { statements, keys } => {
-                let Work::Slap(plan) = &cell.workload.work else { continue };
-                let seed = seed(study, record).wrapping_add(u64::from(iteration) << 32);
-                Load::slap(&cell.workload, statements, keys, plan.queries, seed)
+        let seed = seed(study, record).wrapping_add(u64::from(iteration) << 32);
+        let loads = (0..).zip(&filled).map(|(instance, filled)| match filled {
+            Filled::Scaled(scale) => Load::scripted(cell, *scale),
+            Filled::Slap { queries, statements, keys } => {
+                Ok(Load::slap(&cell.workload, instance, statements, keys, *queries, seed))
             }
-        };
-        let report =
-            measure(study, cell, load, server.endpoint(), record, metrics, sink, phases).await?;
+        });
+        let loads = loads.collect::<Result<_>>()?;
+        let endpoints = server.instances();
+        let report = measure(study, cell, loads, endpoints, record, metrics, sink, phases).await?;
 
         phases.enter(record, cell, Phase::Verify);
         judge_load(record, &report);
@@ -137,8 +133,10 @@ async fn on_server(
             record.trust.lower(TrustLevel::Void, format!("the server ended: {end}"));
             return Ok(());
         }
-        let mut session = cancel.guard(server.session()).await?;
-        cancel.guard(verify(cell, &filled, session.as_mut(), record)).await?;
+        for (instance, filled) in filled.iter().enumerate() {
+            let mut session = cancel.guard(server.session(&endpoints[instance])).await?;
+            cancel.guard(verify(cell, instance, filled, session.as_mut(), record)).await?;
+        }
         if record.trust.level == TrustLevel::Void {
             return Ok(());
         }
@@ -146,17 +144,45 @@ async fn on_server(
     Ok(())
 }
 
+/// Fills the schema of each instance, once what was there before is gone.
+async fn fill_instances(
+    study: &Study<'_>,
+    cell: &Cell,
+    record: &mut TrialRecord,
+    server: &dyn Server,
+    again: bool,
+) -> Result<Vec<Filled>> {
+    let mut all = Vec::new();
+    record.database_bytes = 0;
+    for endpoint in server.instances() {
+        let mut session = server.session(endpoint).await?;
+        if again {
+            fill::empty(session.as_mut()).await?;
+        }
+        let version = &record.server.version;
+        all.push(fill::fill(cell, session.as_mut(), study.observer, version).await?);
+        let bytes = workload::database_bytes_query(cell.engine.kind);
+        record.database_bytes += number(session.as_mut(), bytes).await?;
+    }
+    Ok(all)
+}
+
 /// Has what was loaded written to storage and waits until the device is idle.
 async fn settle(
     study: &Study<'_>,
     cell: &Cell,
     record: &mut TrialRecord,
-    session: &mut dyn Session,
+    server: &dyn Server,
     volume: &dyn Volume,
 ) -> Result<()> {
     let cancel = study.cancel;
     let seconds = SETTLE_AT_MOST.as_secs();
-    let flushed = match cancel.guard(flush(cell.engine.kind, session, SETTLE_AT_MOST)).await {
+    // The session ends here: it would be one more connection while measuring.
+    let flushing = async {
+        let mut session = server.session(server.endpoint()).await?;
+        flush(cell.engine.kind, session.as_mut(), SETTLE_AT_MOST).await
+    };
+    let flushed = match cancel.guard(flushing).await {
         Ok(true) => None,
         Ok(false) => Some(format!("not everything was written after {seconds} s")),
         Err(error) if cancel.is_cancelled() => return Err(error),
@@ -215,14 +241,18 @@ fn judge_provision(cell: &Cell, record: &mut TrialRecord) -> Result<()> {
 
 /// What the load itself says about trust.
 fn judge_load(record: &mut TrialRecord, report: &LoadReport) {
-    record.window_s += report.window.as_secs_f64();
-    record.committed_all += report.committed_all;
-    record.counted_by_clients += report.committed_by_client.iter().sum::<u64>();
+    for (of, report) in record.instances.iter_mut().zip(&report.instances) {
+        of.started_s = of.started_s.max(report.started_after.as_secs_f64());
+        of.window_s += report.window.as_secs_f64();
+        of.committed_all += report.committed_all;
+        of.counted_by_clients += report.counted_by_clients;
+    }
     record.client_cpu_s += report.cpu_in_window.as_secs_f64();
     record.connect_s += report.connect.as_secs_f64();
     record.connected_windows_s.push(report.connected_window.as_secs_f64());
     let lost = report.lost.len() + report.refused.len();
     record.clients_lost += u32::try_from(lost).unwrap_or(u32::MAX);
+    let outcomes = record.outcomes();
     let trust = &mut record.trust;
     if let Some(first) = report.refused.first() {
         let count = report.refused.len();
@@ -242,31 +272,39 @@ fn judge_load(record: &mut TrialRecord, report: &LoadReport) {
             ),
         );
     }
-    if report.refused.is_empty() && record.outcomes.committed == 0 {
+    if report.refused.is_empty() && outcomes.committed == 0 {
         trust.lower(TrustLevel::Void, "nothing was committed in the measured window");
     }
-    let failed = record.outcomes.failed_total();
+    let failed = outcomes.failed_total();
     if failed > 0 {
         // 0.1 %: methodology, "validity of a run".
-        let all = failed + record.outcomes.committed;
+        let all = failed + outcomes.committed;
         let level = if failed * 1000 > all { TrustLevel::Void } else { TrustLevel::Caveat };
-        let states: Vec<&str> = record.outcomes.failed.keys().map(String::as_str).collect();
+        let states: Vec<&str> = outcomes.failed.keys().map(String::as_str).collect();
         let states = states.join(", ");
         trust.lower(level, format!("{failed} of {all} transactions failed (SQLSTATE {states})"));
     }
-    let counted = record.counted_by_clients;
-    if counted != record.outcomes.committed {
-        let intervals = record.outcomes.committed;
-        trust.lower(
-            TrustLevel::Void,
-            format!("clients counted {counted} commits, the intervals {intervals}"),
-        );
+    for instance in &record.instances {
+        let (counted, intervals) = (instance.counted_by_clients, instance.outcomes.committed);
+        if counted != intervals {
+            trust.lower(
+                TrustLevel::Void,
+                format!("clients counted {counted} commits, the intervals {intervals}"),
+            );
+        }
+    }
+    let starts = || report.instances.iter().map(|instance| instance.started_after);
+    let apart = starts().max().unwrap_or_default() - starts().min().unwrap_or_default();
+    if apart > STARTED_WITHIN {
+        let reason = format!("the instances started {} ms apart", apart.as_millis());
+        trust.lower(TrustLevel::Caveat, reason);
     }
 }
 
-/// Checks the workload's invariants on the live database.
+/// Checks the workload's invariants on the live database of an instance.
 async fn verify(
     cell: &Cell,
+    instance: usize,
     filled: &Filled,
     session: &mut dyn Session,
     record: &mut TrialRecord,
@@ -283,7 +321,8 @@ async fn verify(
     match filled {
         Filled::Scaled(_) => {
             let rows = number(session, workload::HISTORY_ROWS).await?;
-            let expected = workload::expected_history_rows(kind, record.committed_all);
+            let committed = record.instances.get(instance).map_or(0, |of| of.committed_all);
+            let expected = workload::expected_history_rows(kind, committed);
             if rows != expected {
                 let reason = format!(
                     "the history has {rows} rows where {expected} transactions were committed"
@@ -317,14 +356,11 @@ pub(crate) fn blank(id: TrialId, cell: &Cell, driver: String, started_at: String
         started_at,
         phase_s: Vec::new(),
         trust: Trust::sound(),
-        window_s: 0.0,
-        outcomes: Outcomes::default(),
-        committed_all: 0,
+        instances: Vec::new(),
         clients_lost: 0,
         client_cpu_s: 0.0,
         connect_s: 0.0,
         connected_windows_s: Vec::new(),
-        counted_by_clients: 0,
         database_bytes: 0,
         server: ServerFacts::default(),
         volume: VolumeFacts::default(),

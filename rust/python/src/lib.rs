@@ -121,6 +121,7 @@ struct Run {
 struct Tables {
     trials: Py<Table>,
     intervals: Py<Table>,
+    instances: Py<Table>,
     latency: Py<Table>,
     metrics: Py<Table>,
 }
@@ -141,6 +142,7 @@ impl Run {
         let tables = Tables {
             trials: table(frames.trials)?,
             intervals: table(frames.intervals)?,
+            instances: table(frames.instances)?,
             latency: table(frames.latency)?,
             metrics: table(frames.metrics)?,
         };
@@ -198,6 +200,12 @@ impl Run {
     #[getter]
     fn intervals(&self, py: Python<'_>) -> Py<Table> {
         self.tables.intervals.clone_ref(py)
+    }
+
+    /// One row an instance of the workload in a finished trial.
+    #[getter]
+    fn instances(&self, py: Python<'_>) -> Py<Table> {
+        self.tables.instances.clone_ref(py)
     }
 
     /// Histograms of the measured windows.

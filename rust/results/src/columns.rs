@@ -26,8 +26,9 @@ pub const TRIALS: &[Column] = &[
     column("storage", "", "level of the factor storage"),
     column("workload", "", "workload that was executed"),
     column("scale", "", "scale factor; 100,000 accounts each"),
-    column("clients", "clients", "concurrent connections"),
-    column("threads", "threads", "threads that carried them"),
+    column("instances", "instances", "copies of the workload that ran at once, each in its schema"),
+    column("clients", "clients", "concurrent connections of each instance"),
+    column("threads", "threads", "threads that carried those of one instance"),
     column("protocol", "", "how statements were sent: simple, extended, prepared"),
     column("engine_kind", "", "kind of the engine: postgres, mariadb"),
     column("engine_version", "", "version the live server gave; null when none ran"),
@@ -38,7 +39,8 @@ pub const TRIALS: &[Column] = &[
     column(
         "tps",
         "transactions per second",
-        "committed transactions of the measured window by its length; null when void",
+        "committed transactions of the measured window by its length, summed over instances; null \
+         when void",
     ),
     column("queries_per_second", "1/s", "slap: queries of all clients over the window; else null"),
     column(
@@ -52,7 +54,7 @@ pub const TRIALS: &[Column] = &[
     column("failed", "transactions", "failed within the measured window"),
     column("failed_by_sqlstate", "", "failed transactions as `SQLSTATE=count`, joined by `; `"),
     column("clients_lost", "clients", "clients that lost or never had their connection"),
-    column("window_s", "seconds", "length of the measured window"),
+    column("window_s", "seconds", "length of the measured window, of the longest instance"),
     column(
         "service_time_ms_mean",
         "milliseconds",
@@ -102,6 +104,39 @@ pub const INTERVALS: &[Column] = &[
     column("tps", "transactions per second", "committed by length; null when the trial is void"),
     column("service_time_ms_p50", "milliseconds", "median; null as in `trials`"),
     column("service_time_ms_p99", "milliseconds", "99 % quantile; null as in `trials`"),
+    column("service_time_ms_max", "milliseconds", "largest; null when the trial is void"),
+];
+
+/// Table `instances`: one row an instance of the workload in a finished trial that was measured. A
+/// workload that is not multiplied is one instance.
+pub const INSTANCES: &[Column] = &[
+    column("run", "", "identifier of the run"),
+    column("trial", "", "number of the trial"),
+    column(
+        "instance",
+        "",
+        "number of the instance, from 0; schema and user are `bench01` and so on",
+    ),
+    column(
+        "tps",
+        "transactions per second",
+        "committed transactions of its measured window by its length; null when the trial is void",
+    ),
+    column("committed", "transactions", "committed within its measured window"),
+    column("retried", "tries", "tries repeated with the same values within its measured window"),
+    column("failed", "transactions", "failed within its measured window"),
+    column(
+        "started_s",
+        "seconds",
+        "from the start of the load until all its threads had started their first transaction",
+    ),
+    column("window_s", "seconds", "length of its measured window"),
+    column("service_time_ms_mean", "milliseconds", "mean; null as in `trials`"),
+    column("service_time_ms_p50", "milliseconds", "median; null as in `trials`"),
+    column("service_time_ms_p90", "milliseconds", "90 % quantile; null as in `trials`"),
+    column("service_time_ms_p95", "milliseconds", "95 % quantile; null as in `trials`"),
+    column("service_time_ms_p99", "milliseconds", "99 % quantile; null as in `trials`"),
+    column("service_time_ms_p999", "milliseconds", "99.9 % quantile; null as in `trials`"),
     column("service_time_ms_max", "milliseconds", "largest; null when the trial is void"),
 ];
 

@@ -1,4 +1,4 @@
-//! The four tables as data frames, as Parquet files and as Arrow streams.
+//! The five tables as data frames, as Parquet files and as Arrow streams.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub use polars_arrow::ffi::ArrowArrayStream;
 
 use crate::columns;
 use crate::read::{IntervalRow, Run};
-use crate::rows::{Quantiles, TrialRow, ms, phase_name, trial_rows, trust_name};
+use crate::rows::{Quantiles, TrialRow, instance_rows, ms, phase_name, trial_rows, trust_name};
 use crate::stored::write_whole;
 
 /// The tables of a run. [`crate::columns`] says what their columns mean.
@@ -26,6 +26,8 @@ pub struct Frames {
     pub trials: DataFrame,
     /// One row a second of warm-up and measuring.
     pub intervals: DataFrame,
+    /// One row an instance of the workload in a finished trial.
+    pub instances: DataFrame,
     /// Histograms of the measured windows.
     pub latency: DataFrame,
     /// One row a reading of a metric.
@@ -42,6 +44,7 @@ pub fn frames(run: &Run) -> Result<Frames> {
         Ok(Frames {
             trials: trials(&rows)?,
             intervals: intervals(run)?,
+            instances: instances(run)?,
             latency: latency(run)?,
             metrics: metrics(run)?,
         })
@@ -71,10 +74,14 @@ pub fn arrow_stream(table: &DataFrame) -> ArrowArrayStream {
 
 /// Writes the tables into a run directory.
 pub(crate) fn write_parquet(path: &Path, frames: Frames) -> Result<()> {
-    let Frames { trials, intervals, latency, metrics } = frames;
-    for (name, mut table) in
-        [("trials", trials), ("intervals", intervals), ("latency", latency), ("metrics", metrics)]
-    {
+    let Frames { trials, intervals, instances, latency, metrics } = frames;
+    for (name, mut table) in [
+        ("trials", trials),
+        ("intervals", intervals),
+        ("instances", instances),
+        ("latency", latency),
+        ("metrics", metrics),
+    ] {
         write_whole(&path.join(name).with_extension("parquet"), |file| {
             ParquetWriter::new(file).finish(&mut table).map(drop).map_err(|error| error.to_string())
         })?;
@@ -106,6 +113,7 @@ fn trials(rows: &[TrialRow]) -> Table {
     columns.extend([
         column_of.text("workload", |row| row.workload),
         column_of.maybe_number("scale", |row| row.scale),
+        column_of.number("instances", |row| row.instances),
         column_of.number("clients", |row| row.clients),
         column_of.number("threads", |row| row.threads),
         column_of.text("protocol", |row| row.protocol),
@@ -127,13 +135,9 @@ fn trials(rows: &[TrialRow]) -> Table {
         }),
         column_of.number("clients_lost", |row| row.clients_lost),
         column_of.real("window_s", |row| Some(row.window_s)),
-        column_of.real("service_time_ms_mean", |row| row.service_time_ms.mean),
-        column_of.real("service_time_ms_p50", |row| row.service_time_ms.p50),
-        column_of.real("service_time_ms_p90", |row| row.service_time_ms.p90),
-        column_of.real("service_time_ms_p95", |row| row.service_time_ms.p95),
-        column_of.real("service_time_ms_p99", |row| row.service_time_ms.p99),
-        column_of.real("service_time_ms_p999", |row| row.service_time_ms.p999),
-        column_of.real("service_time_ms_max", |row| row.service_time_ms.max),
+    ]);
+    columns.extend(column_of.service_times(|row| &row.service_time_ms));
+    columns.extend([
         column_of.real("client_cpu_us_per_transaction", |row| row.client_cpu_us_per_transaction),
         column_of.real("connect_s", |row| row.connect_s),
         column_of.real("load_s", |row| row.load_s),
@@ -155,8 +159,8 @@ fn trials(rows: &[TrialRow]) -> Table {
 /// One column for each factor that has none of its own. A factor whose name is that of another
 /// column is told apart by a prefix.
 fn factors(rows: &[TrialRow]) -> Vec<Column> {
-    const OWN: [&str; 7] =
-        ["engine", "storage", "workload", "scale", "clients", "threads", "protocol"];
+    const OWN: [&str; 8] =
+        ["engine", "storage", "workload", "scale", "instances", "clients", "threads", "protocol"];
     let names: BTreeSet<&str> = rows
         .iter()
         .flat_map(|row| row.levels.keys().map(String::as_str))
@@ -207,6 +211,24 @@ fn intervals(run: &Run) -> Table {
         service_time("service_time_ms_p99", |quantiles| quantiles.p99),
         service_time("service_time_ms_max", |quantiles| quantiles.max),
     ];
+    DataFrame::new(rows.len(), columns)
+}
+
+fn instances(run: &Run) -> Table {
+    let rows = instance_rows(run);
+    let column_of = Of(&rows);
+    let mut columns = vec![
+        column_of.text("run", |_| &run.run_id),
+        column_of.number("trial", |row| row.trial),
+        column_of.number("instance", |row| row.instance),
+        column_of.real("tps", |row| row.tps),
+        column_of.count("committed", |row| Some(row.committed)),
+        column_of.count("retried", |row| Some(row.retried)),
+        column_of.count("failed", |row| Some(row.failed)),
+        column_of.real("started_s", |row| Some(row.started_s)),
+        column_of.real("window_s", |row| Some(row.window_s)),
+    ];
+    columns.extend(column_of.service_times(|row| &row.service_time_ms));
     DataFrame::new(rows.len(), columns)
 }
 
@@ -277,5 +299,17 @@ impl<'a, Row> Of<'a, Row> {
 
     fn real(&self, name: &str, value: impl Fn(&'a Row) -> Option<f64>) -> Column {
         column(name, self.0.iter().map(value).collect())
+    }
+
+    fn service_times(&self, of: impl Fn(&'a Row) -> &'a Quantiles) -> [Column; 7] {
+        [
+            self.real("service_time_ms_mean", |row| of(row).mean),
+            self.real("service_time_ms_p50", |row| of(row).p50),
+            self.real("service_time_ms_p90", |row| of(row).p90),
+            self.real("service_time_ms_p95", |row| of(row).p95),
+            self.real("service_time_ms_p99", |row| of(row).p99),
+            self.real("service_time_ms_p999", |row| of(row).p999),
+            self.real("service_time_ms_max", |row| of(row).max),
+        ]
     }
 }

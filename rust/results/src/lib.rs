@@ -25,7 +25,9 @@ mod stored;
 pub use directory::{RunDirectory, RunEnd};
 pub use frames::{ArrowArrayStream, DataFrame, Frames, arrow_stream, frames};
 pub use read::{IntervalRow, Run, Trial};
-pub use rows::{Quantiles, TrialRow, phase_name, trial_rows, trust_name};
+pub use rows::{
+    InstanceRow, Quantiles, TrialRow, instance_rows, phase_name, trial_rows, trust_name,
+};
 pub use stored::{RUN_VERSION, Totals, check_totals};
 
 #[cfg(test)]

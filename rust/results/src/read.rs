@@ -43,10 +43,12 @@ pub struct Run {
 pub struct Trial {
     /// Its record; void when its intervals do not add up to it.
     pub record: TrialRecord,
-    /// Its intervals, in order.
+    /// Its intervals, those of all instances together, in order.
     pub intervals: Vec<IntervalRow>,
     /// Service times in nanoseconds of the measured window: its intervals' histograms merged.
     pub service_time_ns: Histogram<u64>,
+    /// The same for each instance.
+    pub instance_service_time_ns: Vec<Histogram<u64>>,
     /// Its readings of metrics.
     pub metrics: Vec<MetricSample>,
 }
@@ -66,6 +68,19 @@ pub struct IntervalRow {
     pub live_clients: u32,
     /// Quantiles of the service times.
     pub service_time: Quantiles,
+}
+
+impl IntervalRow {
+    fn of(interval: &Interval) -> Self {
+        Self {
+            phase: interval.phase,
+            start_s: interval.start_s,
+            length_s: interval.length_s,
+            live_clients: interval.live_clients,
+            service_time: Quantiles::of(&interval.service_time_ns),
+            outcomes: interval.outcomes.clone(),
+        }
+    }
 }
 
 impl Run {
@@ -165,52 +180,72 @@ fn read_trial(path: &Path) -> Result<Trial> {
     let mut record: TrialRecord = read_json(&path.join(RECORD))?;
     let mut measured = Totals::default();
     let mut intervals = Vec::new();
-    let mut merged: Option<Histogram<u64>> = None;
+    let mut service_times = vec![None; record.instances.len()];
+    // The instances of a second follow each other in the order of their numbers.
+    let mut second: Option<(u32, Interval)> = None;
     let file = path.join(INTERVALS);
     read_lines(&file, |line: IntervalLine| {
         let interval = line.interval()?;
         measured.add(&interval);
-        if interval.phase == Phase::Measure {
-            merge(&mut merged, &interval)?;
+        if interval.phase == Phase::Measure
+            && let Some(merged) = service_times.get_mut(interval.instance as usize)
+        {
+            merge(merged, &interval.service_time_ns)?;
         }
-        intervals.push(IntervalRow {
-            phase: interval.phase,
-            start_s: interval.start_s,
-            length_s: interval.length_s,
-            live_clients: interval.live_clients,
-            service_time: Quantiles::of(&interval.service_time_ns),
-            outcomes: interval.outcomes,
-        });
-        Ok(())
+        match &mut second {
+            Some((last, second))
+                if interval.instance > *last && interval.start_s == second.start_s =>
+            {
+                *last = interval.instance;
+                second.merge(&interval).map_err(unlike)
+            }
+            second => {
+                let before = second.replace((interval.instance, interval));
+                intervals.extend(before.map(|(_, interval)| IntervalRow::of(&interval)));
+                Ok(())
+            }
+        }
     })?;
+    intervals.extend(second.map(|(_, interval)| IntervalRow::of(&interval)));
     check_totals(&mut record, &measured);
     let mut metrics = Vec::new();
     read_lines(&path.join(METRICS), |sample| {
         metrics.push(sample);
         Ok(())
     })?;
-    let service_time_ns = match merged {
-        Some(histogram) => histogram,
-        None => Histogram::new(3).map_err(|error| failed("read", &file, error))?,
-    };
-    Ok(Trial { record, intervals, service_time_ns, metrics })
+    let mut merged = None;
+    for of_instance in service_times.iter().flatten() {
+        merge(&mut merged, of_instance).map_err(|error| failed("read", &file, error))?;
+    }
+    Ok(Trial {
+        record,
+        intervals,
+        service_time_ns: merged.unwrap_or_else(bedplate_core::load::histogram),
+        instance_service_time_ns: service_times
+            .into_iter()
+            .map(|of_instance| of_instance.unwrap_or_else(bedplate_core::load::histogram))
+            .collect(),
+        metrics,
+    })
 }
 
 fn merge(
     merged: &mut Option<Histogram<u64>>,
-    interval: &Interval,
+    histogram: &Histogram<u64>,
 ) -> std::result::Result<(), String> {
     match merged {
         None => {
-            let mut first = interval.service_time_ns.clone();
+            let mut first = histogram.clone();
             first.auto(true);
             *merged = Some(first);
             Ok(())
         }
-        Some(merged) => merged
-            .add(&interval.service_time_ns)
-            .map_err(|error| format!("histograms cannot be merged: {error}")),
+        Some(merged) => merged.add(histogram).map_err(unlike),
     }
+}
+
+fn unlike(error: hdrhistogram::errors::AdditionError) -> String {
+    format!("histograms cannot be merged: {error}")
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {

@@ -89,6 +89,7 @@ pub struct TrialRow {
     pub levels: BTreeMap<String, String>,
     pub workload: &'static str,
     pub scale: Option<u32>,
+    pub instances: u32,
     pub clients: u32,
     pub threads: u32,
     pub protocol: &'static str,
@@ -155,6 +156,7 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         ))
     })?;
     let usable = record.trust.level != TrustLevel::Void;
+    let outcomes = record.outcomes();
     let slap = cell.workload.work.kind() == WorkloadKind::Slap;
     let setting = |name| record.server.settings.get(name).cloned();
     let fact = |name| record.volume.facts.get(name).cloned();
@@ -167,6 +169,7 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         levels: levels(cell),
         workload: cell.workload.work.kind().word(),
         scale: cell.workload.work.scale(),
+        instances: cell.workload.instances,
         clients: cell.workload.clients,
         threads: cell.workload.threads,
         protocol: cell.workload.protocol.word(),
@@ -179,19 +182,19 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         tps: record.tps(),
         queries_per_second: record.tps().filter(|_| slap),
         pts_queries_per_second: (usable && slap).then(|| pts_queries_per_second(record)).flatten(),
-        committed: record.outcomes.committed,
-        retried: record.outcomes.retried,
-        failed: record.outcomes.failed_total(),
-        failed_by_sqlstate: record.outcomes.failed.clone(),
+        committed: outcomes.committed,
+        retried: outcomes.retried,
+        failed: outcomes.failed_total(),
         clients_lost: record.clients_lost,
-        window_s: record.window_s,
+        window_s: record.window_s(),
         service_time_ms: if usable {
             Quantiles::of(&trial.service_time_ns)
         } else {
             Quantiles::default()
         },
-        client_cpu_us_per_transaction: (usable && record.outcomes.committed > 0)
-            .then(|| record.client_cpu_s * 1e6 / record.outcomes.committed as f64),
+        client_cpu_us_per_transaction: (usable && outcomes.committed > 0)
+            .then(|| record.client_cpu_s * 1e6 / outcomes.committed as f64),
+        failed_by_sqlstate: outcomes.failed,
         connect_s: seconds_in(record, Phase::Measure).map(|_| record.connect_s),
         load_s: seconds_in(record, Phase::Load),
         database_bytes: Some(record.database_bytes).filter(|&bytes| bytes > 0),
@@ -205,6 +208,46 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         image: record.server.provenance.get("image").cloned(),
         started_at: record.started_at.clone(),
         error: record.error.clone(),
+    })
+}
+
+/// One instance of the workload in one trial as a row of the table `instances`.
+///
+/// The fields are the columns of [`crate::columns::INSTANCES`], where their meanings are.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "the columns table holds each field's meaning, once")]
+pub struct InstanceRow {
+    pub trial: u32,
+    pub instance: u32,
+    pub tps: Option<f64>,
+    pub committed: u64,
+    pub retried: u64,
+    pub failed: u64,
+    pub started_s: f64,
+    pub window_s: f64,
+    pub service_time_ms: Quantiles,
+}
+
+/// The instances of the finished trials of a run as rows, in order of execution.
+pub fn instance_rows(run: &Run) -> Vec<InstanceRow> {
+    run.trials.iter().flat_map(instances_of).collect()
+}
+
+fn instances_of(trial: &Trial) -> impl Iterator<Item = InstanceRow> {
+    let record = &trial.record;
+    let usable = record.trust.level != TrustLevel::Void;
+    let tps = record.instance_tps();
+    let parts = record.instances.iter().zip(&trial.instance_service_time_ns);
+    (0..).zip(parts).map(move |(number, (instance, service_time_ns))| InstanceRow {
+        trial: record.id.trial,
+        instance: number,
+        tps: tps.as_ref().and_then(|parts| parts.get(number as usize).copied()),
+        committed: instance.outcomes.committed,
+        retried: instance.outcomes.retried,
+        failed: instance.outcomes.failed_total(),
+        started_s: instance.started_s,
+        window_s: instance.window_s,
+        service_time_ms: if usable { Quantiles::of(service_time_ns) } else { Quantiles::default() },
     })
 }
 

@@ -48,6 +48,7 @@ pub(crate) struct CompleteFile {
 /// in an HdrHistogram interval log.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct IntervalLine {
+    pub(crate) instance: u32,
     pub(crate) phase: Phase,
     pub(crate) start_s: f64,
     pub(crate) length_s: f64,
@@ -65,6 +66,7 @@ impl IntervalLine {
             |error| Error::store(format!("an interval's histogram cannot be written: {error}")),
         )?;
         Ok(Self {
+            instance: interval.instance,
             phase: interval.phase,
             start_s: interval.start_s,
             length_s: interval.length_s,
@@ -87,6 +89,7 @@ impl IntervalLine {
             .deserialize(&mut bytes.as_slice())
             .map_err(|error| format!("a histogram cannot be read: {error}"))?;
         Ok(Interval {
+            instance: self.instance,
             phase: self.phase,
             start_s: self.start_s,
             length_s: self.length_s,
@@ -101,9 +104,13 @@ impl IntervalLine {
     }
 }
 
-/// What the measured intervals of a trial add up to.
+/// What the measured intervals of a trial add up to, instance by instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct Totals(pub BTreeMap<u32, InstanceTotals>);
+
+/// What the measured intervals of an instance add up to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InstanceTotals {
     /// Outcomes of all measured intervals.
     pub outcomes: Outcomes,
     /// Values in the service-time histograms of all measured intervals.
@@ -114,8 +121,9 @@ impl Totals {
     /// Counts an interval, if it is a measured one.
     pub fn add(&mut self, interval: &Interval) {
         if interval.phase == Phase::Measure {
-            self.outcomes.merge(&interval.outcomes);
-            self.service_times += interval.service_time_ns.len();
+            let totals = self.0.entry(interval.instance).or_default();
+            totals.outcomes.merge(&interval.outcomes);
+            totals.service_times += interval.service_time_ns.len();
         }
     }
 }
@@ -127,23 +135,29 @@ pub fn check_totals(record: &mut TrialRecord, measured: &Totals) {
     if record.trust.level == TrustLevel::Void {
         return;
     }
-    if measured.outcomes != record.outcomes {
-        let reason = format!(
-            "the measured intervals add up to {} committed and {} failed transactions, the record \
-             says {} and {}",
-            measured.outcomes.committed,
-            measured.outcomes.failed_total(),
-            record.outcomes.committed,
-            record.outcomes.failed_total(),
-        );
-        record.trust.lower(TrustLevel::Void, reason);
-    }
-    if measured.service_times != record.outcomes.committed {
-        let reason = format!(
-            "the measured intervals hold {} service times of {} committed transactions",
-            measured.service_times, record.outcomes.committed,
-        );
-        record.trust.lower(TrustLevel::Void, reason);
+    for (number, instance) in (0..).zip(&record.instances) {
+        let InstanceTotals { outcomes, service_times } =
+            measured.0.get(&number).cloned().unwrap_or_default();
+        let recorded = &instance.outcomes;
+        if outcomes != *recorded {
+            let reason = format!(
+                "the measured intervals add up to {} committed and {} failed transactions, the \
+                 record says {} and {}",
+                outcomes.committed,
+                outcomes.failed_total(),
+                recorded.committed,
+                recorded.failed_total(),
+            );
+            record.trust.lower(TrustLevel::Void, reason);
+        }
+        if service_times != recorded.committed {
+            let reason = format!(
+                "the measured intervals hold {service_times} service times of {} committed \
+                 transactions",
+                recorded.committed,
+            );
+            record.trust.lower(TrustLevel::Void, reason);
+        }
     }
 }
 

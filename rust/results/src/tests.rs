@@ -10,18 +10,18 @@ use bedplate_core::plan::{
     TransportKind, Work, WorkloadPlan,
 };
 use bedplate_core::record::{
-    Environment, Interval, MetricSample, MountFacts, Outcomes, Phase, ServerFacts, TrialId,
-    TrialRecord, Trust, TrustLevel, VolumeFacts,
+    Environment, InstanceRecord, Interval, MetricSample, MountFacts, Outcomes, Phase, ServerFacts,
+    TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts,
 };
 use bedplate_core::seam::RunSink as _;
 use hdrhistogram::Histogram;
 use polars::prelude::{ParquetReader, SerReader as _};
 use polars_arrow::ffi::ArrowArrayStreamReader;
 
-use crate::stored::{COMPLETE, INTERVALS, PLAN, RECORD, RUN, TRIALS};
+use crate::stored::{COMPLETE, INTERVALS, InstanceTotals, PLAN, RECORD, RUN, TRIALS};
 use crate::{
     Frames, Run, RunDirectory, RunEnd, Totals, arrow_stream, check_totals, columns, frames,
-    trial_rows,
+    instance_rows, trial_rows,
 };
 
 const SECONDS: u64 = 3;
@@ -61,6 +61,7 @@ fn cell(storage: &str) -> Cell {
         },
         workload: WorkloadPlan {
             work: Work::Tpcb(Scaled { scale: 1 }),
+            instances: 1,
             clients: 8,
             threads: 2,
             protocol: QueryProtocol::Prepared,
@@ -100,6 +101,7 @@ fn interval(second: u64, phase: Phase) -> Interval {
         service_time_ns.record(1_000_000 + n * n * (second + 1)).unwrap();
     }
     Interval {
+        instance: 0,
         phase,
         start_s: second as f64,
         length_s: 1.0,
@@ -129,10 +131,17 @@ fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
         started_at: "2026-11-30T20:00:00Z".to_owned(),
         phase_s: vec![(Phase::Load, 1.5), (Phase::Warmup, 1.0), (Phase::Measure, 3.0)],
         trust: Trust::sound(),
-        window_s: SECONDS as f64,
-        committed_all: measured.outcomes.committed + 1208,
-        counted_by_clients: measured.outcomes.committed,
-        outcomes: measured.outcomes,
+        instances: measured
+            .0
+            .into_values()
+            .map(|InstanceTotals { outcomes, .. }| InstanceRecord {
+                started_s: 0.000_2,
+                window_s: SECONDS as f64,
+                committed_all: outcomes.committed + 1208,
+                counted_by_clients: outcomes.committed,
+                outcomes,
+            })
+            .collect(),
         connected_windows_s: vec![4.1],
         clients_lost: 0,
         client_cpu_s: 0.21,
@@ -312,11 +321,13 @@ fn quantiles_can_be_computed_again_from_the_latency_table() {
 fn every_column_is_documented_and_in_its_place() {
     let parent = tempfile::tempdir().unwrap();
     let run = Run::open(&complete_run(parent.path())).unwrap();
-    let Frames { trials, intervals, latency, metrics } = frames(&run).unwrap();
+    let Frames { trials, intervals, instances, latency, metrics } = frames(&run).unwrap();
     let mut expected = documented(columns::TRIALS);
     expected.insert(6, "fillfactor".to_owned());
     assert_eq!(names(&trials), expected);
     assert_eq!(names(&intervals), documented(columns::INTERVALS));
+    assert_eq!(names(&instances), documented(columns::INSTANCES));
+    assert_eq!(instances.height(), 4);
     assert_eq!(names(&latency), documented(columns::LATENCY));
     assert_eq!(names(&metrics), documented(columns::METRICS));
     assert_eq!((trials.height(), intervals.height(), metrics.height()), (4, 16, 8));
@@ -340,11 +351,15 @@ fn a_factor_never_hides_a_column() {
 fn parquet_holds_the_frames() {
     let parent = tempfile::tempdir().unwrap();
     let path = complete_run(parent.path());
-    let Frames { trials, intervals, latency, metrics } =
+    let Frames { trials, intervals, instances, latency, metrics } =
         frames(&Run::open(&path).unwrap()).unwrap();
-    for (name, expected) in
-        [("trials", trials), ("intervals", intervals), ("latency", latency), ("metrics", metrics)]
-    {
+    for (name, expected) in [
+        ("trials", trials),
+        ("intervals", intervals),
+        ("instances", instances),
+        ("latency", latency),
+        ("metrics", metrics),
+    ] {
         let file = fs::File::open(path.join(format!("{name}.parquet"))).unwrap();
         let stored = ParquetReader::new(file).finish().unwrap();
         assert!(stored.equals_missing(&expected), "{name}");
@@ -379,9 +394,10 @@ fn a_run_without_a_finished_trial_has_empty_tables_of_the_same_columns() {
     let directory = create(parent.path());
     let path = directory.finish(RunEnd::Stopped).unwrap();
     let run = Run::open(&path).unwrap();
-    let Frames { trials, intervals, latency, metrics } = frames(&run).unwrap();
+    let Frames { trials, intervals, instances, latency, metrics } = frames(&run).unwrap();
     assert_eq!(names(&trials), documented(columns::TRIALS));
-    assert_eq!(trials.height() + intervals.height() + latency.height() + metrics.height(), 0);
+    let heights = [trials, intervals, instances, latency, metrics].map(|table| table.height());
+    assert_eq!(heights, [0; 5]);
 }
 
 #[test]
@@ -415,6 +431,7 @@ fn complete_comes_last_and_only_when_true() {
         [
             "COMPLETE",
             "environment.json",
+            "instances.parquet",
             "intervals.parquet",
             "latency.parquet",
             "metrics.parquet",
@@ -439,9 +456,12 @@ fn intervals_that_do_not_add_up_make_a_trial_void() {
         record.trust
     };
     assert_eq!(check(|_, _| ()), Trust::sound());
-    assert_eq!(check(|record, _| record.outcomes.committed += 1).level, TrustLevel::Void);
-    assert_eq!(check(|record, _| record.outcomes.failed.clear()).level, TrustLevel::Void);
-    assert_eq!(check(|_, measured| measured.service_times -= 1).level, TrustLevel::Void);
+    let level = |change: fn(&mut TrialRecord, &mut Totals)| check(change).level;
+    let void = TrustLevel::Void;
+    assert_eq!(level(|record, _| record.instances[0].outcomes.committed += 1), void);
+    assert_eq!(level(|record, _| record.instances[0].outcomes.failed.clear()), void);
+    assert_eq!(level(|_, measured| measured.0.get_mut(&0).unwrap().service_times -= 1), void);
+    assert_eq!(level(|_, measured| measured.0.clear()), void);
 
     // The directory checks by itself, when writing and when reading.
     let parent = tempfile::tempdir().unwrap();
@@ -455,6 +475,49 @@ fn intervals_that_do_not_add_up_make_a_trial_void() {
         "the measured intervals add up to 2700 committed and 3 failed transactions, the record \
          says 4200 and 6"
     );
+}
+
+#[test]
+fn instances_are_rows_and_their_sum_is_the_trial() {
+    let parent = tempfile::tempdir().unwrap();
+    let mut directory = create(parent.path());
+    let id = TrialId { run: "r".to_owned(), trial: 0, block: 0, cell: 0 };
+    directory.trial_started(&id).unwrap();
+    // The second instance commits what the first does, and ends half a second early; then the same
+    // again, as with a second iteration.
+    let halves = |instance| {
+        let length_s = if instance == 0 { 1.0 } else { 0.5 };
+        Interval { instance, length_s, start_s: 0.0, ..interval(1, Phase::Measure) }
+    };
+    for part in [halves(0), halves(1), halves(0), halves(1)] {
+        directory.interval(&part).unwrap();
+    }
+    let mut record = record(&id, &plan());
+    let one = interval(1, Phase::Measure).outcomes;
+    let mut twice = one.clone();
+    twice.merge(&one);
+    let instance = |window_s| InstanceRecord {
+        window_s,
+        outcomes: twice.clone(),
+        ..record.instances[0].clone()
+    };
+    record.instances = vec![instance(2.0), instance(1.0)];
+    directory.trial_ended(&record, &[], "").unwrap();
+
+    let run = Run::open(directory.path()).unwrap();
+    assert_eq!(run.trials[0].record.trust, Trust::sound());
+    let seconds: Vec<_> = run.trials[0]
+        .intervals
+        .iter()
+        .map(|row| (row.length_s, row.outcomes.committed, row.live_clients))
+        .collect();
+    assert_eq!(seconds, [(1.0, 2600, 16), (1.0, 2600, 16)]);
+    // 1,300 transactions an interval and instance: in two intervals 2,600 over 2 s and over 1 s.
+    let rows = instance_rows(&run);
+    assert_eq!(rows.iter().map(|row| row.tps).collect::<Vec<_>>(), [Some(1300.0), Some(2600.0)]);
+    let trial = &trial_rows(&run).unwrap()[0];
+    assert_eq!((trial.tps, trial.committed, trial.window_s), (Some(3900.0), 5200, 2.0));
+    assert_eq!(run.trials[0].service_time_ns.len(), 5200);
 }
 
 #[test]

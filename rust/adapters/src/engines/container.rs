@@ -284,9 +284,9 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
 
     let mut server = ContainerServer {
         docker,
-        access: Access {
+        access: Access::new(
             database,
-            endpoint: Endpoint {
+            Endpoint {
                 address: Address::Unix(socket.clone().unwrap_or_default()),
                 user: about.superuser.into(),
                 password,
@@ -294,7 +294,7 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
                 session_settings: Vec::new(),
             },
             tls,
-        },
+        ),
         provenance: BTreeMap::from([
             ("provision".into(), "container".into()),
             ("image".into(), image.reference),
@@ -312,6 +312,7 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
     }
     // The log line is the server's word; this is the proof, through the socket or port that clients use.
     server.connect_patiently().await?;
+    server.access.make_instances(ctx).await?;
     Ok(Box::new(server))
 }
 
@@ -466,8 +467,12 @@ impl Server for ContainerServer {
         Ok(facts)
     }
 
-    async fn session(&self) -> Result<Box<dyn Session>> {
-        self.access.session().await
+    fn instances(&self) -> &[Endpoint] {
+        self.access.instances()
+    }
+
+    async fn session(&self, endpoint: &Endpoint) -> Result<Box<dyn Session>> {
+        self.access.session_at(endpoint).await
     }
 
     async fn ended(&self) -> Option<String> {

@@ -8,8 +8,8 @@ use bedplate_core::seam::{Address, Endpoint, Session};
 use rustix::process::Signal;
 
 use super::{
-    ContainerRecipe, Database, Installing, Listening, Particulars, Permission, declared, setting,
-    user_variable,
+    ContainerRecipe, Database, Installing, Listening, NewSchema, NewUser, Particulars, Permission,
+    declared, setting, user_variable,
 };
 use crate::drivers::mariadb_session;
 use crate::drivers::tls::ClientTls;
@@ -238,9 +238,17 @@ impl Database for MariaDb {
         &self,
         session: &mut dyn Session,
         endpoint: &Endpoint,
+        users: bool,
     ) -> Result<Permission> {
         // A name like those of trials.
         let name = literal(&super::url::schema_name("bedplate-20000101T000000-a0-t0000"));
+        let user_rights = if users {
+            "(SELECT COUNT(*) FROM information_schema.USER_PRIVILEGES \
+              WHERE PRIVILEGE_TYPE = 'CREATE USER' AND IS_GRANTABLE = 'YES' \
+              AND GRANTEE = me.grantee)"
+        } else {
+            "1"
+        };
         let rows = session
             .query(&format!(
                 "SELECT CURRENT_ROLE() IS NOT NULL \
@@ -248,30 +256,52 @@ impl Database for MariaDb {
                             WHERE PRIVILEGE_TYPE = 'CREATE' AND GRANTEE = me.grantee) \
                  OR EXISTS (SELECT 1 FROM information_schema.SCHEMA_PRIVILEGES \
                             WHERE PRIVILEGE_TYPE = 'CREATE' AND GRANTEE = me.grantee \
-                            AND {name} LIKE TABLE_SCHEMA) \
+                            AND {name} LIKE TABLE_SCHEMA), \
+                 CURRENT_ROLE() IS NOT NULL OR {user_rights} \
                  FROM (SELECT CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), '''') \
                        AS grantee) AS me"
             ))
             .await?;
-        Ok(if super::first_number(&rows)? == 1 {
-            Permission::Given
-        } else {
+        let may = |column: usize| {
+            rows.first().and_then(|row| row.get(column)) == Some(&Some("1".to_owned()))
+        };
+        let user = &endpoint.user;
+        Ok(if !may(0) {
             Permission::Missing {
                 what: "a database whose name begins with bedplate_".into(),
-                remedy: format!(r"GRANT ALL ON `bedplate\_%`.* TO {}", endpoint.user),
+                remedy: format!(r"GRANT ALL ON `bedplate\_%`.* TO {user}"),
             }
+        } else if !may(1) {
+            Permission::Missing {
+                what: "a user for each of several instances".into(),
+                remedy: format!("GRANT ALL ON *.* TO {user} WITH GRANT OPTION"),
+            }
+        } else {
+            Permission::Given
         })
     }
 
     /// The mark is the database's comment. Before MariaDB 10.5 databases have none: it is then the
     /// comment of a table. Who dies between the two statements leaves an empty database.
-    async fn make_schema(&self, session: &mut dyn Session, name: &str, mark: &str) -> Result<()> {
+    async fn make_schema(&self, session: &mut dyn Session, schema: &NewSchema<'_>) -> Result<()> {
+        let NewSchema { name, mark, user } = schema;
         let (quoted, mark) = (identifier(name), literal(mark));
         // What is in the comment is read by 10.5 and later.
         session.execute(&format!("CREATE DATABASE {quoted} /*M!100500 COMMENT {mark} */")).await?;
         if self.marks(session, name).await?.is_some_and(|marks| marks.is_empty()) {
             let table = format!("{quoted}.{}", identifier(MARK_TABLE));
             session.execute(&format!("CREATE TABLE {table} (a INT) COMMENT {mark}")).await?;
+        }
+        if let Some(NewUser { name: user, password, address }) = user {
+            // A user of the host `%` stands behind an anonymous one of `localhost`, which a socket
+            // is.
+            let host = if matches!(address, Address::Unix(_)) { "localhost" } else { "%" };
+            let user = format!("{}@'{host}'", literal(user));
+            let password = literal(password);
+            session.execute(&format!("CREATE USER {user} IDENTIFIED BY {password}")).await?;
+            // An underscore would stand for any character.
+            let pattern = identifier(&name.replace('_', r"\_"));
+            session.execute(&format!("GRANT ALL ON {pattern}.* TO {user}")).await?;
         }
         Ok(())
     }
@@ -295,7 +325,17 @@ impl Database for MariaDb {
         Ok(Some(marks))
     }
 
-    async fn drop_schema(&self, session: &mut dyn Session, name: &str) -> Result<()> {
+    /// The user goes first: without the database nothing would say that it is ours.
+    async fn drop_schema(
+        &self,
+        session: &mut dyn Session,
+        name: &str,
+        user: Option<&str>,
+    ) -> Result<()> {
+        for host in user.map_or(&[] as &[&str], |_| &["localhost", "%"]) {
+            let user = literal(user.unwrap_or_default());
+            session.execute(&format!("DROP USER IF EXISTS {user}@'{host}'")).await?;
+        }
         session.execute(&format!("DROP DATABASE {}", identifier(name))).await
     }
 

@@ -16,9 +16,11 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use bedplate_core::error::{Error, ErrorKind, Result};
-use bedplate_core::plan::{EngineKind, EnginePlan, Plan, Provision, TlsMode, TransportKind};
+use bedplate_core::plan::{
+    EngineKind, EnginePlan, Plan, Provision, TlsMode, TransportKind, WorkloadPlan,
+};
 use bedplate_core::record::{ServerFacts, TrialId};
-use bedplate_core::seam::{Endpoint, Session, Volume};
+use bedplate_core::seam::{Address, Endpoint, Session, Volume};
 use rustix::process::Signal;
 
 use crate::drivers::tls::ClientTls;
@@ -32,6 +34,8 @@ pub struct EngineContext<'a> {
     pub id: &'a TrialId,
     /// What is wanted.
     pub engine: &'a EnginePlan,
+    /// How many instances of the workload will run in it.
+    pub instances: u32,
     /// What the data directory lives on.
     pub volume: &'a dyn Volume,
     /// Where short-lived files are made.
@@ -83,21 +87,27 @@ trait Database: Send + Sync {
     /// Connections that are free, this one among them.
     async fn room(&self, session: &mut dyn Session) -> Result<u64>;
 
-    /// Whether the user may make a schema.
+    /// Whether the user may make a schema, and users where several instances need them.
     async fn permission(
         &self,
         session: &mut dyn Session,
         endpoint: &Endpoint,
+        users: bool,
     ) -> Result<Permission>;
 
-    /// Makes a schema that carries the mark.
-    async fn make_schema(&self, session: &mut dyn Session, name: &str, mark: &str) -> Result<()>;
+    /// Makes a schema that carries the mark, and a user of its own where one is asked for.
+    async fn make_schema(&self, session: &mut dyn Session, schema: &NewSchema<'_>) -> Result<()>;
 
     /// What a schema carries where a mark would be; none when there is no such schema.
     async fn marks(&self, session: &mut dyn Session, name: &str) -> Result<Option<Vec<String>>>;
 
-    /// Drops a schema with everything in it.
-    async fn drop_schema(&self, session: &mut dyn Session, name: &str) -> Result<()>;
+    /// Drops a schema with everything in it, and its user where there is one.
+    async fn drop_schema(
+        &self,
+        session: &mut dyn Session,
+        name: &str,
+        user: Option<&str>,
+    ) -> Result<()>;
 
     /// Makes sessions of the endpoint begin in the schema.
     fn enter(&self, endpoint: &mut Endpoint, schema: &str);
@@ -168,6 +178,20 @@ struct Listening<'a> {
     port: u16,
 }
 
+/// A schema of ours.
+struct NewSchema<'a> {
+    name: &'a str,
+    mark: &'a str,
+    user: Option<NewUser<'a>>,
+}
+
+/// A user that may use one schema of ours and nothing else.
+struct NewUser<'a> {
+    name: &'a str,
+    password: &'a str,
+    address: &'a Address,
+}
+
 /// Whether a user may make a schema.
 enum Permission {
     Given,
@@ -204,12 +228,51 @@ pub fn client_tls(engine: &EnginePlan) -> Result<ClientTls> {
 struct Access {
     database: &'static dyn Database,
     endpoint: Endpoint,
+    /// Of the instances of the workload; none when there is one, which uses `endpoint`.
+    instances: Vec<Endpoint>,
     tls: ClientTls,
 }
 
 impl Access {
+    fn new(database: &'static dyn Database, endpoint: Endpoint, tls: ClientTls) -> Self {
+        Self { database, endpoint, instances: Vec::new(), tls }
+    }
+
     async fn session(&self) -> Result<Box<dyn Session>> {
-        self.database.connect(&self.endpoint, &self.tls).await
+        self.session_at(&self.endpoint).await
+    }
+
+    async fn session_at(&self, endpoint: &Endpoint) -> Result<Box<dyn Session>> {
+        self.database.connect(endpoint, &self.tls).await
+    }
+
+    fn instances(&self) -> &[Endpoint] {
+        match self.instances.as_slice() {
+            [] => std::slice::from_ref(&self.endpoint),
+            instances => instances,
+        }
+    }
+
+    /// Makes the schemas and users of several instances in a server that we started, which takes
+    /// them with it when it goes.
+    async fn make_instances(&mut self, ctx: &EngineContext<'_>) -> Result<()> {
+        for number in instance_numbers(ctx.instances) {
+            let name = format!("bench{number}");
+            self.make_instance(&url::mark(&ctx.id.resource_name()), &name, &name).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the schema and the user of an instance.
+    async fn make_instance(&mut self, mark: &str, name: &str, user: &str) -> Result<()> {
+        let password = random_password()?;
+        let new = NewUser { name: user, password: &password, address: &self.endpoint.address };
+        let schema = NewSchema { name, mark, user: Some(new) };
+        self.database.make_schema(&mut *self.session().await?, &schema).await?;
+        let mut endpoint = Endpoint { user: user.into(), password, ..self.endpoint.clone() };
+        self.database.enter(&mut endpoint, name);
+        self.instances.push(endpoint);
+        Ok(())
     }
 
     /// Whether the server is ready, and only the encryption that is demanded stands in the way.
@@ -225,6 +288,12 @@ impl Access {
         facts.provenance.insert("tls".into(), self.tls.mode().word().into());
         Ok(facts)
     }
+}
+
+/// The numbers of several instances in names, `01` and so on; none for a single one.
+fn instance_numbers(count: u32) -> impl Iterator<Item = String> {
+    let several = if count > 1 { count } else { 0 };
+    (1..=several).map(|number| format!("{number:02}"))
 }
 
 /// Connections of ours beside the clients': one for set-up and checks, one for reading metrics.
@@ -246,16 +315,15 @@ pub async fn preflight(plan: &Plan) -> Result<()> {
         }
     }
     for engine in seen {
-        let clients = plan
-            .cells
-            .iter()
-            .filter(|cell| cell.engine == *engine)
-            .map(|cell| u64::from(cell.workload.clients))
-            .max()
-            .unwrap_or(0);
+        let workloads =
+            plan.cells.iter().filter(|cell| cell.engine == *engine).map(|cell| &cell.workload);
         client_tls(engine)?;
         match &engine.provision {
-            Provision::Url { url } => url::preflight(engine, url, clients).await?,
+            Provision::Url { url } => {
+                let clients = workloads.clone().map(WorkloadPlan::clients_in_all).max();
+                let several = workloads.clone().any(|workload| workload.instances > 1);
+                url::preflight(engine, url, clients.unwrap_or(0), several).await?;
+            }
             Provision::Container { images, .. } => {
                 preflight_own(plan, engine)?;
                 container::preflight(images).await?;

@@ -12,8 +12,8 @@ use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
 use super::{
-    ContainerRecipe, Database, Installing, Listening, Particulars, Permission, declared, setting,
-    user_variable,
+    ContainerRecipe, Database, Installing, Listening, NewSchema, NewUser, Particulars, Permission,
+    declared, setting, user_variable,
 };
 use crate::drivers::session;
 use crate::drivers::tls::ClientTls;
@@ -188,28 +188,41 @@ impl Database for Postgres {
         &self,
         session: &mut dyn Session,
         endpoint: &Endpoint,
+        users: bool,
     ) -> Result<Permission> {
-        let allowed = "SELECT has_database_privilege(current_database(), 'CREATE')";
+        let allowed = "SELECT has_database_privilege(current_database(), 'CREATE'), \
+                       (SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user)";
         let rows = session.query(allowed).await?;
+        let may = |column: usize| {
+            rows.first().and_then(|row| row.get(column)) == Some(&Some("t".to_owned()))
+        };
         let (user, database) = (&endpoint.user, &endpoint.database);
-        Ok(if rows.first().and_then(|row| row.first()) == Some(&Some("t".to_owned())) {
-            Permission::Given
-        } else {
+        Ok(if !may(0) {
             Permission::Missing {
                 what: format!("a schema in database {database}"),
                 remedy: format!("GRANT CREATE ON DATABASE {database} TO {user}"),
             }
+        } else if users && !may(1) {
+            Permission::Missing {
+                what: "a user for each of several instances".into(),
+                remedy: format!("ALTER ROLE {user} CREATEROLE"),
+            }
+        } else {
+            Permission::Given
         })
     }
 
-    /// One transaction: the schema and its mark exist together or not at all.
-    async fn make_schema(&self, session: &mut dyn Session, name: &str, mark: &str) -> Result<()> {
-        let (quoted, mark) = (identifier(name), literal(mark));
-        session
-            .execute(&format!(
-                "BEGIN; CREATE SCHEMA {quoted}; COMMENT ON SCHEMA {quoted} IS {mark}; COMMIT"
-            ))
-            .await
+    /// One transaction: the schema, its mark and its user exist together or not at all.
+    async fn make_schema(&self, session: &mut dyn Session, schema: &NewSchema<'_>) -> Result<()> {
+        let (name, mark) = (identifier(schema.name), literal(schema.mark));
+        let mut statements =
+            vec![format!("CREATE SCHEMA {name}"), format!("COMMENT ON SCHEMA {name} IS {mark}")];
+        if let Some(NewUser { name: user, password, .. }) = &schema.user {
+            let (user, password) = (identifier(user), literal(password));
+            statements.push(format!("CREATE ROLE {user} LOGIN PASSWORD {password}"));
+            statements.push(format!("GRANT ALL ON SCHEMA {name} TO {user}"));
+        }
+        session.execute(&format!("BEGIN; {}; COMMIT", statements.join("; "))).await
     }
 
     async fn marks(&self, session: &mut dyn Session, name: &str) -> Result<Option<Vec<String>>> {
@@ -222,8 +235,15 @@ impl Database for Postgres {
         Ok(rows.into_iter().next().map(|row| row.into_iter().flatten().collect()))
     }
 
-    async fn drop_schema(&self, session: &mut dyn Session, name: &str) -> Result<()> {
-        session.execute(&format!("DROP SCHEMA {} CASCADE", identifier(name))).await
+    async fn drop_schema(
+        &self,
+        session: &mut dyn Session,
+        name: &str,
+        user: Option<&str>,
+    ) -> Result<()> {
+        let mut statements = vec![format!("DROP SCHEMA {} CASCADE", identifier(name))];
+        statements.extend(user.map(|user| format!("DROP ROLE {}", identifier(user))));
+        session.execute(&format!("BEGIN; {}; COMMIT", statements.join("; "))).await
     }
 
     fn enter(&self, endpoint: &mut Endpoint, schema: &str) {

@@ -238,17 +238,14 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
     let secret = volume.join(format!("{}.secret", about.data_directory));
     write_secret(&secret, &database.secret(&password), account.as_ref())
         .map_err(|error| unusable(&secret, &error))?;
-    let access = Access {
-        database,
-        endpoint: Endpoint {
-            address,
-            user: about.superuser.into(),
-            password,
-            database: about.database.into(),
-            session_settings: Vec::new(),
-        },
-        tls,
+    let endpoint = Endpoint {
+        address,
+        user: about.superuser.into(),
+        password,
+        database: about.database.into(),
+        session_settings: Vec::new(),
     };
+    let access = Access::new(database, endpoint, tls);
     let installing =
         Installing { base_dir: programs.base_dir(), data_dir: &data_dir, secret: &secret };
     let listening = Listening { directory: &directory, port };
@@ -260,7 +257,7 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
         words.push(programs.server.display().to_string());
         words.extend(database.serve(ctx.engine, &installing, &listening));
         let child = spawn_server(&words, log, about.variables)?;
-        let server = ProcessServer {
+        let mut server = ProcessServer {
             pid: child.id().and_then(|pid| Pid::from_raw(pid as i32)),
             ended: reap(child),
             access,
@@ -269,6 +266,7 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
             provenance,
         };
         server.wait_until_ready().await?;
+        server.access.make_instances(ctx).await?;
         Ok(server)
     }
     .await;
@@ -445,8 +443,12 @@ impl Server for ProcessServer {
         Ok(facts)
     }
 
-    async fn session(&self) -> Result<Box<dyn Session>> {
-        self.access.session().await
+    fn instances(&self) -> &[Endpoint] {
+        self.access.instances()
+    }
+
+    async fn session(&self, endpoint: &Endpoint) -> Result<Box<dyn Session>> {
+        self.access.session_at(endpoint).await
     }
 
     async fn ended(&self) -> Option<String> {

@@ -10,17 +10,23 @@ use bedplate_core::record::ServerFacts;
 use bedplate_core::seam::{Endpoint, Server, Session};
 
 use super::{
-    Access, Database, EngineContext, OWN_CONNECTIONS, PASSWORD_VARIABLE, Permission, client_tls,
-    database, too_many_clients,
+    Access, EngineContext, NewSchema, OWN_CONNECTIONS, PASSWORD_VARIABLE, Permission, client_tls,
+    database, instance_numbers, random_password, too_many_clients,
 };
 use crate::drivers::session::shown;
 use crate::drivers::tls::ClientTls;
 use crate::ledger::Resource;
 
-/// Checks that the server answers, is of the wanted kind and has room for the clients.
-pub(super) async fn preflight(engine: &EnginePlan, url: &str, clients: u64) -> Result<()> {
+/// Checks that the server answers, is of the wanted kind, has room for the clients, and lets us make a
+/// schema, or for several instances schemas and users.
+pub(super) async fn preflight(
+    engine: &EnginePlan,
+    url: &str,
+    clients: u64,
+    several: bool,
+) -> Result<()> {
     let database = database(engine.kind);
-    let access = Access { database, endpoint: database.endpoint(url)?, tls: client_tls(engine)? };
+    let access = Access::new(database, database.endpoint(url)?, client_tls(engine)?);
     let endpoint = &access.endpoint;
     let mut session = access.session().await.map_err(|error| {
         error.hint(format!("check `engine.url`; the password comes from {PASSWORD_VARIABLE}"))
@@ -33,7 +39,7 @@ pub(super) async fn preflight(engine: &EnginePlan, url: &str, clients: u64) -> R
         return Err(too_many_clients(clients, &limit)
             .hint("lower `workload.clients`, or raise the server's `max_connections`"));
     }
-    match database.permission(&mut *session, endpoint).await? {
+    match database.permission(&mut *session, endpoint, several).await? {
         Permission::Given => Ok(()),
         Permission::Missing { what, remedy } => {
             Err(Error::provision(format!("user {} may not make {what}", endpoint.user))
@@ -56,11 +62,11 @@ pub(super) fn schema_name(resource_name: &str) -> String {
 }
 
 /// The mark of a schema of ours.
-fn mark(resource_name: &str) -> String {
+pub(super) fn mark(resource_name: &str) -> String {
     format!("bedplate:{resource_name}")
 }
 
-/// Makes the trial's schema in the existing server.
+/// Makes the trial's schema in the existing server; for several instances, a schema and a user each.
 ///
 /// # Errors
 /// When the server cannot be reached or refuses, or when a schema of that name exists.
@@ -70,38 +76,51 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
     };
     let database = database(ctx.engine.kind);
     let tls = client_tls(ctx.engine)?;
-    let mut access = Access { database, endpoint: database.endpoint(url)?, tls };
+    let mut access = Access::new(database, database.endpoint(url)?, tls);
     let name = ctx.id.resource_name();
     let schema = schema_name(&name);
-    let mut session = access.session().await?;
-    ctx.ledger.add(
-        &name,
-        Resource::Schema {
-            url: url.clone(),
-            schema: schema.clone(),
-            tls: ctx.engine.tls,
-            tls_ca: ctx.engine.tls_ca.clone(),
-        },
-    )?;
-    database.make_schema(&mut *session, &schema, &mark(&name)).await?;
+    let write_down = |schema: &str, user: Option<String>| {
+        let (tls, tls_ca) = (ctx.engine.tls, ctx.engine.tls_ca.clone());
+        let schema = schema.to_owned();
+        ctx.ledger.add(&name, Resource::Schema { url: url.clone(), schema, user, tls, tls_ca })
+    };
     let provenance = BTreeMap::from([
         ("provision".to_owned(), "url".to_owned()),
         ("server_address".to_owned(), shown(&access.endpoint.address)),
         ("database".to_owned(), access.endpoint.database.clone()),
         ("schema".to_owned(), schema.clone()),
     ]);
-    database.enter(&mut access.endpoint, &schema);
+    if ctx.instances > 1 {
+        for number in instance_numbers(ctx.instances) {
+            let instance = format!("{name}-{number}");
+            let schema = schema_name(&instance);
+            // Random, so that it cannot be the name of somebody else.
+            let user = format!("bedplate_{}", &random_password()?[..16]);
+            write_down(&schema, Some(user.clone()))?;
+            access.make_instance(&mark(&instance), &schema, &user).await?;
+        }
+    } else {
+        write_down(&schema, None)?;
+        let new = NewSchema { name: &schema, mark: &mark(&name), user: None };
+        database.make_schema(&mut *access.session().await?, &new).await?;
+        database.enter(&mut access.endpoint, &schema);
+    }
     Ok(Box::new(UrlServer { access, provenance }))
 }
 
-/// Drops a schema of ours with everything in it: only if it carries our mark. A schema that does not
-/// exist is success.
+/// Drops a schema of ours with everything in it, and its user: only if it carries our mark. A schema
+/// that does not exist is success.
 ///
 /// # Errors
 /// When the server cannot be reached or refuses, or when the schema is not ours.
-pub async fn drop_schema(url: &str, schema: &str, tls: ClientTls) -> Result<()> {
-    let database: &dyn Database = database(kind_of(url));
-    let access = Access { database, endpoint: database.endpoint(url)?, tls };
+pub async fn drop_schema(
+    url: &str,
+    schema: &str,
+    user: Option<&str>,
+    tls: ClientTls,
+) -> Result<()> {
+    let database = database(kind_of(url));
+    let access = Access::new(database, database.endpoint(url)?, tls);
     let mut session = access.session().await?;
     let Some(marks) = database.marks(&mut *session, schema).await? else { return Ok(()) };
     let ours = marks
@@ -113,7 +132,7 @@ pub async fn drop_schema(url: &str, schema: &str, tls: ClientTls) -> Result<()> 
             "schema `{schema}` does not carry bedplate's mark and is left alone"
         )));
     }
-    database.drop_schema(&mut *session, schema).await
+    database.drop_schema(&mut *session, schema, user).await
 }
 
 struct UrlServer {
@@ -131,8 +150,12 @@ impl Server for UrlServer {
         self.access.facts(&self.provenance).await
     }
 
-    async fn session(&self) -> Result<Box<dyn Session>> {
-        self.access.session().await
+    fn instances(&self) -> &[Endpoint] {
+        self.access.instances()
+    }
+
+    async fn session(&self, endpoint: &Endpoint) -> Result<Box<dyn Session>> {
+        self.access.session_at(endpoint).await
     }
 
     async fn ended(&self) -> Option<String> {

@@ -70,10 +70,15 @@ impl Trial {
     }
 
     async fn start(&self, engine: &EnginePlan) -> Result<Box<dyn Server>> {
+        self.start_for(engine, 1).await
+    }
+
+    async fn start_for(&self, engine: &EnginePlan, instances: u32) -> Result<Box<dyn Server>> {
         let context = EngineContext {
             ledger: &self.ledger,
             id: &self.id,
             engine,
+            instances,
             volume: &self.volume,
             work_dir: self.root.path(),
         };
@@ -133,6 +138,7 @@ fn plan(engine: &EnginePlan, clients: u32) -> Plan {
             storage: StoragePlan { label: "x".into(), kind: StorageKind::Existing },
             workload: WorkloadPlan {
                 work: Work::Tpcb(Scaled { scale: 1 }),
+                instances: 1,
                 clients,
                 threads: 1,
                 protocol: QueryProtocol::Simple,

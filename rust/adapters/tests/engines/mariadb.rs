@@ -373,11 +373,84 @@ async fn a_container_that_ends_early_shows_why() {
 }
 
 #[tokio::test]
+async fn several_instances_have_a_database_and_a_user_each() {
+    for transport in [TransportKind::Unix, TransportKind::Tcp] {
+        let trial = Trial::new();
+        let engine = engine(process().await, transport, &[]);
+        let server = trial.start_for(&engine, 2).await.unwrap();
+        let mut seen = Vec::new();
+        for endpoint in server.instances() {
+            let mut session = server.session(endpoint).await.unwrap();
+            session.execute("CREATE TABLE mine (a INT)").await.unwrap();
+            let whose = "SELECT CONCAT(DATABASE(), ' ', SUBSTRING_INDEX(CURRENT_USER(), '@', 1))";
+            seen.push(value(&mut *session, whose).await);
+            let other = if endpoint.user == "bench01" { "bench02" } else { "bench01" };
+            session.execute(&format!("CREATE TABLE {other}.theirs (a INT)")).await.unwrap_err();
+        }
+        assert_eq!(seen, ["bench01 bench01", "bench02 bench02"]);
+        server.stop().await.unwrap();
+        trial.end().await;
+    }
+}
+
+#[tokio::test]
+async fn instances_leave_no_database_and_no_user_in_an_existing_server() {
+    let host = Trial::new();
+    let server = host.start(&engine(process().await, TransportKind::Unix, &[])).await.unwrap();
+    let mut session = server.session(server.endpoint()).await.unwrap();
+    for statement in [
+        "CREATE USER maker@localhost",
+        "GRANT ALL ON *.* TO maker@localhost WITH GRANT OPTION",
+        "CREATE USER poor@localhost",
+        r"GRANT ALL ON `bedplate\_%`.* TO poor@localhost",
+    ] {
+        session.execute(statement).await.unwrap();
+    }
+    session.execute("SET SESSION group_concat_max_len = 1000000").await.unwrap();
+    let everything = "SELECT GROUP_CONCAT(x ORDER BY x) FROM (\
+         SELECT SCHEMA_NAME AS x FROM information_schema.SCHEMATA UNION ALL \
+         SELECT CONCAT(User, '@', Host) FROM mysql.user UNION ALL \
+         SELECT CONCAT(User, '@', Host, Db) FROM mysql.db) AS names";
+    let before = value(&mut *session, everything).await;
+
+    let Address::Unix(socket) = &server.endpoint().address else { panic!("not a socket") };
+    let url = |user: &str| Provision::Url {
+        url: format!("mysql://{user}@localhost?socket={}", socket.display()),
+    };
+    let several = |user: &str| {
+        let mut plan = plan(&engine(url(user), TransportKind::Unix, &[]), 30);
+        plan.cells[0].workload.instances = 3;
+        plan
+    };
+    let error = engines::preflight(&several("poor")).await.unwrap_err();
+    assert_eq!(error.message, "user poor may not make a user for each of several instances");
+    assert_eq!(error.hint.as_deref(), Some("GRANT ALL ON *.* TO poor WITH GRANT OPTION"));
+    engines::preflight(&several("maker")).await.unwrap();
+
+    let trial = Trial::new();
+    let existing = engine(url("maker"), TransportKind::Unix, &[]);
+    let ours = trial.start_for(&existing, 2).await.unwrap();
+    let name = trial.id.resource_name().replace('-', "_");
+    for (endpoint, number) in ours.instances().iter().zip(["01", "02"]) {
+        let mut inside = ours.session(endpoint).await.unwrap();
+        inside.execute("CREATE TABLE mine (a INT)").await.unwrap();
+        assert_eq!(value(&mut *inside, "SELECT DATABASE()").await, format!("{name}_{number}"));
+    }
+    ours.stop().await.unwrap();
+    trial.end().await;
+    assert_eq!(value(&mut *session, everything).await, before);
+
+    drop(session);
+    server.stop().await.unwrap();
+    host.end().await;
+}
+
+#[tokio::test]
 async fn an_existing_server_gets_one_database_and_loses_it() {
     let host = Trial::new();
     let own = engine(process().await, TransportKind::Unix, &[("max_connections", "50")]);
     let server = host.start(&own).await.unwrap();
-    let mut session = server.session().await.unwrap();
+    let mut session = server.session(server.endpoint()).await.unwrap();
     // The password of a URL comes from the environment, which tests share: this user has none.
     for statement in [
         "CREATE USER alice@localhost",
@@ -421,7 +494,7 @@ async fn an_existing_server_gets_one_database_and_loses_it() {
     check_settings(&existing, &facts).unwrap();
     assert_eq!(facts.data_mount, None);
     assert_eq!(facts.provenance["schema"], schema);
-    let mut inside = ours.session().await.unwrap();
+    let mut inside = ours.session(ours.endpoint()).await.unwrap();
     assert_eq!(value(&mut *inside, "SELECT DATABASE()").await, schema);
     // The mark is the comment, and no table of ours is in the way.
     assert_eq!(inside.query("SHOW TABLES").await.unwrap(), Vec::<Vec<Option<String>>>::new());
@@ -443,7 +516,7 @@ async fn an_existing_server_gets_one_database_and_loses_it() {
     // What does not carry our mark is left alone; what is gone is no error.
     let drop_schema = |name: &'static str| {
         let url = url("alice");
-        async move { engines::url::drop_schema(&url, name, ClientTls::off()).await }
+        async move { engines::url::drop_schema(&url, name, None, ClientTls::off()).await }
     };
     let error = drop_schema("bedplate_decoy").await.unwrap_err();
     assert!(error.message.contains("is left alone"), "{error}");

@@ -326,10 +326,91 @@ async fn an_image_that_cannot_be_had_is_named() {
 }
 
 #[tokio::test]
+async fn several_instances_have_a_schema_and_a_user_each() {
+    let trial = Trial::new();
+    let engine = engine(process().await, TransportKind::Unix, &[]);
+    let server = trial.start_for(&engine, 3).await.unwrap();
+    let mut seen = Vec::new();
+    for endpoint in server.instances() {
+        let mut session = server.session(endpoint).await.unwrap();
+        session.execute("CREATE TABLE mine (a int)").await.unwrap();
+        session.execute("VACUUM ANALYZE mine").await.unwrap();
+        let whose = "SELECT schemaname || ' ' || tableowner || ' ' || current_user \
+                     FROM pg_tables WHERE tablename = 'mine' AND tableowner = current_user";
+        seen.push(value(&mut *session, whose).await);
+        // Nothing in another instance's schema may be touched.
+        let other = if endpoint.user == "bench01" { "bench02" } else { "bench01" };
+        session.execute(&format!("CREATE TABLE {other}.theirs (a int)")).await.unwrap_err();
+    }
+    assert_eq!(
+        seen,
+        ["bench01 bench01 bench01", "bench02 bench02 bench02", "bench03 bench03 bench03"]
+    );
+    server.stop().await.unwrap();
+    trial.end().await;
+}
+
+#[tokio::test]
+async fn instances_leave_no_schema_and_no_user_in_an_existing_server() {
+    let host = Trial::new();
+    let server = host.start(&engine(process().await, TransportKind::Unix, &[])).await.unwrap();
+    let mut session = server.session(server.endpoint()).await.unwrap();
+    session
+        .execute(
+            "CREATE ROLE maker LOGIN CREATEROLE; GRANT CREATE ON DATABASE postgres TO maker; \
+             CREATE ROLE poor LOGIN; GRANT CREATE ON DATABASE postgres TO poor",
+        )
+        .await
+        .unwrap();
+    let everything = "SELECT string_agg(x, ' ' ORDER BY x) FROM (\
+         SELECT nspname::text AS x FROM pg_namespace UNION ALL \
+         SELECT oid::regclass::text FROM pg_class UNION ALL \
+         SELECT rolname::text FROM pg_roles) AS all_names";
+    let before = value(&mut *session, everything).await;
+
+    let Address::Unix(socket) = &server.endpoint().address else { panic!("not a socket") };
+    let directory = socket.parent().unwrap().display();
+    let url = |user: &str| Provision::Url {
+        url: format!("host={directory} user={user} dbname=postgres"),
+    };
+    let several = |user: &str| {
+        let mut plan = plan(&engine(url(user), TransportKind::Unix, &[]), 30);
+        plan.cells[0].workload.instances = 3;
+        plan
+    };
+    let error = engines::preflight(&several("poor")).await.unwrap_err();
+    assert_eq!(error.message, "user poor may not make a user for each of several instances");
+    assert_eq!(error.hint.as_deref(), Some("ALTER ROLE poor CREATEROLE"));
+    engines::preflight(&several("maker")).await.unwrap();
+    let mut many = several("maker");
+    many.cells[0].workload.clients = 33;
+    let error = engines::preflight(&many).await.unwrap_err();
+    assert!(error.message.starts_with("`workload.clients` = 99 does not fit"), "{error}");
+
+    let trial = Trial::new();
+    let existing = engine(url("maker"), TransportKind::Unix, &[]);
+    let ours = trial.start_for(&existing, 2).await.unwrap();
+    let name = trial.id.resource_name().replace('-', "_");
+    for (endpoint, number) in ours.instances().iter().zip(["01", "02"]) {
+        let mut inside = ours.session(endpoint).await.unwrap();
+        inside.execute("CREATE TABLE mine (a int)").await.unwrap();
+        let schema = value(&mut *inside, "SELECT current_schema()").await;
+        assert_eq!(schema, format!("{name}_{number}"));
+    }
+    ours.stop().await.unwrap();
+    trial.end().await;
+    assert_eq!(value(&mut *session, everything).await, before);
+
+    drop(session);
+    server.stop().await.unwrap();
+    host.end().await;
+}
+
+#[tokio::test]
 async fn an_existing_server_gets_one_schema_and_loses_it() {
     let host = Trial::new();
     let server = host.start(&engine(process().await, TransportKind::Unix, &[])).await.unwrap();
-    let mut session = server.session().await.unwrap();
+    let mut session = server.session(server.endpoint()).await.unwrap();
     session.execute("CREATE DATABASE pgbench").await.unwrap();
     session
         .execute("CREATE SCHEMA bedplate_decoy; CREATE TABLE bedplate_decoy.kept (a int)")
@@ -359,7 +440,7 @@ async fn an_existing_server_gets_one_schema_and_loses_it() {
     assert_eq!(facts.provenance["schema"], schema);
 
     // Set-up works in the schema, COPY included.
-    let mut inside = ours.session().await.unwrap();
+    let mut inside = ours.session(ours.endpoint()).await.unwrap();
     inside.execute("CREATE TABLE numbers (n int, t text)").await.unwrap();
     let mut chunks = (0..100).map(|n| format!("{n}\tnumber {n}\n").into_bytes());
     let rows = inside.copy_in("COPY numbers FROM STDIN", &mut || chunks.next()).await.unwrap();
@@ -388,10 +469,11 @@ async fn an_existing_server_gets_one_schema_and_loses_it() {
     assert_eq!(value(&mut *session, everything).await, before);
 
     // What does not carry our mark is left alone; what is gone is no error.
-    let error =
-        engines::url::drop_schema(&url, "bedplate_decoy", ClientTls::off()).await.unwrap_err();
+    let error = engines::url::drop_schema(&url, "bedplate_decoy", None, ClientTls::off())
+        .await
+        .unwrap_err();
     assert!(error.message.contains("is left alone"), "{error}");
-    engines::url::drop_schema(&url, "bedplate_gone", ClientTls::off()).await.unwrap();
+    engines::url::drop_schema(&url, "bedplate_gone", None, ClientTls::off()).await.unwrap();
     assert_eq!(value(&mut *session, everything).await, before);
 
     drop(session);

@@ -127,6 +127,7 @@ fn workload(workload: &WorkloadPlan) -> Vec<(&'static str, String)> {
     let mut rows = vec![("kind", workload.work.kind().word().to_owned())];
     rows.extend(workload.work.scale().map(|scale| ("scale", scale.to_string())));
     rows.extend([
+        ("instances", workload.instances.to_string()),
         ("clients", workload.clients.to_string()),
         ("threads", workload.threads.to_string()),
         ("protocol", workload.protocol.word().to_owned()),

@@ -22,6 +22,9 @@ const SCALE_MAX: u32 = 20_000;
 /// PostgreSQL's limit of `max_connections`.
 const CLIENTS_MAX: u32 = 262_143;
 
+/// Instances are for a handful of schemas in one server.
+const INSTANCES_MAX: u32 = 99;
+
 /// More tries than this would hide a workload that cannot succeed.
 const MAX_TRIES_MAX: u32 = 1000;
 
@@ -47,11 +50,12 @@ pub(super) fn cross(context: &Context<'_>) -> Result<Vec<Cell>> {
     for engine in &engines {
         for storage in &storages {
             for workload in &workloads {
-                engine::check_clients(engine, workload.plan.clients)?;
+                engine::check_clients(engine, &workload.plan)?;
                 check_work(engine, &workload.plan.work)?;
                 let scale = workload.plan.work.scale().unwrap_or(0);
                 let needed_bytes = needed.get(&scale).copied().unwrap_or_default();
-                let storage_plan = storage::storage(context, storage, scale, needed_bytes)?;
+                let loaded_bytes = sizing::loaded_bytes(scale, workload.plan.instances);
+                let storage_plan = storage::storage(context, storage, loaded_bytes, needed_bytes)?;
                 let known: BTreeMap<&str, &str> =
                     [&engine.levels, &storage.levels, &workload.levels]
                         .into_iter()
@@ -189,6 +193,7 @@ fn workloads(context: &Context<'_>) -> Result<Vec<WorkloadChoice>> {
     let spec = &context.spec.workload;
     let (length, warmup_s) = length(context)?;
     check_range("scale", &spec.scale, SCALE_MAX)?;
+    check_range("instances", &spec.instances, INSTANCES_MAX)?;
     check_range("clients", &spec.clients, CLIENTS_MAX)?;
     check_range("threads", &spec.threads, CLIENTS_MAX)?;
     let max_tries = spec.max_tries.unwrap_or(1);
@@ -203,21 +208,25 @@ fn workloads(context: &Context<'_>) -> Result<Vec<WorkloadChoice>> {
             Work::Slap(_) => (RunLength::Queries, 0.0),
             _ => (length, warmup_s),
         };
-        for clients in or_default(&spec.clients, 1) {
-            for &threads in &threads {
-                let threads = thread_count(threads, clients, context.capabilities.cpus)?;
-                for protocol in or_default(&spec.protocol, QueryProtocol::Simple) {
-                    let plan = WorkloadPlan {
-                        work: work.clone(),
-                        clients,
-                        threads,
-                        protocol,
-                        max_tries,
-                        length,
-                        warmup_s,
-                    };
-                    let levels = levels(spec, &plan);
-                    choices.push(WorkloadChoice { plan, levels });
+        for instances in or_default(&spec.instances, 1) {
+            for clients in or_default(&spec.clients, 1) {
+                for &threads in &threads {
+                    let cpus = context.capabilities.cpus / instances;
+                    let threads = thread_count(threads, clients, cpus)?;
+                    for protocol in or_default(&spec.protocol, QueryProtocol::Simple) {
+                        let plan = WorkloadPlan {
+                            work: work.clone(),
+                            instances,
+                            clients,
+                            threads,
+                            protocol,
+                            max_tries,
+                            length,
+                            warmup_s,
+                        };
+                        let levels = levels(spec, &plan);
+                        choices.push(WorkloadChoice { plan, levels });
+                    }
                 }
             }
         }
@@ -264,6 +273,7 @@ fn levels(spec: &WorkloadSpec, plan: &WorkloadPlan) -> Vec<Level> {
     [
         ("workload", spec.kind.len(), plan.work.kind().word().to_owned()),
         ("scale", spec.scale.len(), scale(&plan.work)),
+        ("instances", spec.instances.len(), plan.instances.to_string()),
         ("clients", spec.clients.len(), plan.clients.to_string()),
         ("threads", spec.threads.len(), plan.threads.to_string()),
         ("protocol", spec.protocol.len(), plan.protocol.word().to_owned()),

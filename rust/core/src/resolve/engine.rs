@@ -10,7 +10,8 @@ use crate::capabilities::{Binaries, EngineOffer};
 use crate::check::durability;
 use crate::error::{Error, Result};
 use crate::plan::{
-    EngineKind, EnginePlan, Initdb, Provision, SiteKind, TlsMode, TransportKind, version_has_prefix,
+    EngineKind, EnginePlan, Initdb, Provision, SiteKind, TlsMode, TransportKind, WorkloadPlan,
+    version_has_prefix,
 };
 use crate::sizing::MIB;
 use crate::spec::{EngineSpec, ProvisionKind, url_form};
@@ -169,7 +170,7 @@ fn tls(path: &str, spec: &EngineSpec) -> Result<(TlsMode, Option<PathBuf>)> {
 ///
 /// MariaDB takes one connection more than its `max_connections`, for an administrator; that one is
 /// bedplate's own.
-pub(super) fn check_clients(engine: &EngineChoice, clients: u32) -> Result<()> {
+pub(super) fn check_clients(engine: &EngineChoice, workload: &WorkloadPlan) -> Result<()> {
     let settings = &engine.plan.settings;
     let stated = settings.get("max_connections");
     if stated.is_none() && matches!(engine.plan.provision, Provision::Url { .. }) {
@@ -192,9 +193,12 @@ pub(super) fn check_clients(engine: &EngineChoice, clients: u32) -> Result<()> {
         EngineKind::MariaDb => (number("max_connections", MARIADB_MAX_CONNECTIONS)?, 0),
     };
     let room = most.saturating_sub(reserved);
-    if clients <= room {
+    let WorkloadPlan { instances, clients, .. } = workload;
+    if workload.clients_in_all() <= u64::from(room) {
         return Ok(());
     }
+    let of =
+        if *instances > 1 { format!(" in each of {instances} instances") } else { String::new() };
     let because = match (engine.plan.kind, stated) {
         (EngineKind::Postgres, Some(_)) => format!(" ({most} less {reserved} for superusers)"),
         (EngineKind::Postgres, None) => {
@@ -204,14 +208,14 @@ pub(super) fn check_clients(engine: &EngineChoice, clients: u32) -> Result<()> {
         (EngineKind::MariaDb, None) => " (its default)".to_owned(),
     };
     Err(Error::spec(format!(
-        "`workload.clients` is {clients}, but `{}.settings.max_connections` leaves room for \
+        "`workload.clients` is {clients}{of}, but `{}.settings.max_connections` leaves room for \
          {room}{because}",
         engine.path
     ))
     .hint(format!(
         "set `{}.settings.max_connections` to at least {}",
         engine.path,
-        clients.saturating_add(reserved)
+        workload.clients_in_all() + u64::from(reserved)
     )))
 }
 

@@ -67,14 +67,14 @@ pub(super) fn choices<'a>(context: &Context<'a>) -> Result<Vec<StorageChoice<'a>
     Ok(choices)
 }
 
-/// The storage of a cell of `scale` that needs `needed_bytes`.
+/// The storage of a cell whose database takes `loaded_bytes` and that needs `needed_bytes`.
 pub(super) fn storage(
     context: &Context<'_>,
     choice: &StorageChoice<'_>,
-    scale: u32,
+    loaded_bytes: u64,
     needed_bytes: u64,
 ) -> Result<StoragePlan> {
-    let sized = |stated: Option<u64>| size(&choice.path, stated, scale, needed_bytes);
+    let sized = |stated: Option<u64>| size(&choice.path, stated, loaded_bytes, needed_bytes);
     let volume = |spec: &LoopSpec| -> Result<LoopVolume> {
         let size_bytes = sized(spec.size_bytes)?;
         check_free(context, &choice.path, size_bytes)?;
@@ -126,14 +126,13 @@ pub(super) fn storage(
 }
 
 /// The stated size, if the loaded database fits; else the default.
-fn size(path: &str, stated: Option<u64>, scale: u32, needed_bytes: u64) -> Result<u64> {
+fn size(path: &str, stated: Option<u64>, loaded_bytes: u64, needed_bytes: u64) -> Result<u64> {
     let Some(size_bytes) = stated else {
         return Ok(sizing::volume_bytes(needed_bytes));
     };
-    let loaded_bytes = sizing::loaded_bytes(scale);
     if size_bytes < loaded_bytes {
         return Err(Error::spec(format!(
-            "`{path}.size` is {}, but the database at scale {scale} alone takes {}",
+            "`{path}.size` is {}, but the loaded database alone takes {}",
             bytes_text(size_bytes),
             bytes_text(loaded_bytes)
         ))

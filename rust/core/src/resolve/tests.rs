@@ -360,6 +360,16 @@ fn what_contradicts_itself_is_named() {
              (20 less 3 for superusers) | set `engine.settings.max_connections` to at least 21",
         ),
         (
+            format!("{EXT4}[workload]\ninstances = 4\nclients = 25"),
+            "`workload.clients` is 25 in each of 4 instances, but `engine.settings.max_connections` \
+             leaves room for 97 (its default 100 less 3 for superusers) | set \
+             `engine.settings.max_connections` to at least 103",
+        ),
+        (
+            format!("{EXT4}[workload]\ninstances = 100"),
+            "`workload.instances` is 100, but must be at most 99",
+        ),
+        (
             format!("{EXT4}[engine]\nsettings = {{ max_connections = \"many\" }}"),
             "`engine.settings.max_connections` is \"many\", but a whole number is expected",
         ),
@@ -441,7 +451,7 @@ fn what_contradicts_itself_is_named() {
         ),
         (
             format!("{EXT4}size = \"512MiB\"\n[workload]\nscale = 100"),
-            "`storage.size` is 512 MiB, but the database at scale 100 alone takes 1.6 GiB | leave \
+            "`storage.size` is 512 MiB, but the loaded database alone takes 1.6 GiB | leave \
              `size` out to get 4.3 GiB",
         ),
         (
@@ -814,6 +824,7 @@ storage 2
 workload
   kind       tpcb
   scale      5
+  instances  1
   clients    4
   threads    2
   protocol   simple
