@@ -26,10 +26,15 @@ from bedplate.exceptions import (
 )
 from bedplate.results import Plan, Results, load_run, plan, run
 from bedplate.spec import (
+    Btrfs,
     Design,
     Directory,
+    Ext2,
+    Ext3,
     Ext4,
+    F2fs,
     MariaDb,
+    Nilfs2,
     Postgres,
     SelectOnly,
     SimpleUpdate,
@@ -38,15 +43,21 @@ from bedplate.spec import (
     Tmpfs,
     TpcB,
     Xfs,
+    Zfs,
 )
 
 __all__ = [
     "BedplateError",
+    "Btrfs",
     "Design",
     "Directory",
     "DriverError",
+    "Ext2",
+    "Ext3",
     "Ext4",
+    "F2fs",
     "MariaDb",
+    "Nilfs2",
     "Plan",
     "Postgres",
     "ProvisionError",
@@ -62,6 +73,7 @@ __all__ = [
     "TpcB",
     "WorkloadError",
     "Xfs",
+    "Zfs",
     "__version__",
     "load_run",
     "plan",

@@ -55,6 +55,10 @@ class Plan:
     def plan_id(self) -> str:
         """SHA-256 of the plan's canonical JSON, in hexadecimal."""
 
+    @property
+    def unavailable(self) -> dict[str, str]:
+        """Cells that cannot be made here and are left out: label to reason."""
+
     def to_json(self) -> str:
         """Return the plan as JSON; equal plans have equal texts."""
 

@@ -43,7 +43,8 @@ def plan(spec: AnySpec) -> Plan:
     -------
     Plan
         The plan; ``render()`` gives it as text, ``to_json()`` for machines, and ``plan_id`` is its
-        content hash.
+        content hash. ``unavailable`` has the cells that cannot be made here, with reasons; they are
+        left out.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def run(
     SpecError
         The spec is wrong; nothing was made.
     ProvisionError
-        A volume or a server could not be made.
+        A volume or a server could not be made, or no cell of the spec is available here.
     DriverError, WorkloadError, StoreError
         As their names say.
     KeyboardInterrupt
@@ -250,7 +251,9 @@ class Results:
         trust = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
         state = "complete" if self.complete else "not complete"
         trials = f"{len(self.trials)} of {self._native.planned} trials, {state}"
-        return f"{trials}: {trust}" if trust else trials
+        unavailable = len(self.plan.unavailable)
+        left_out = f"; cells not available here: {unavailable}" if unavailable else ""
+        return f"{trials}: {trust}{left_out}" if trust else f"{trials}{left_out}"
 
     def _html_columns(self) -> list[str]:
         names = self.trials.columns

@@ -24,12 +24,17 @@ from os import PathLike, fspath
 from typing import ClassVar, Literal, TypeAlias, TypeVar, Union, cast
 
 __all__ = [
+    "Btrfs",
     "Design",
     "Directory",
     "Engine",
+    "Ext2",
+    "Ext3",
     "Ext4",
+    "F2fs",
     "Levels",
     "MariaDb",
+    "Nilfs2",
     "Postgres",
     "SelectOnly",
     "SimpleUpdate",
@@ -39,6 +44,7 @@ __all__ = [
     "TpcB",
     "Workload",
     "Xfs",
+    "Zfs",
 ]
 
 T = TypeVar("T")
@@ -245,7 +251,79 @@ class Tmpfs(_Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ext4(_Table):
+class _OnLoop(_Table):
+    """The keys that all file systems on loop devices have."""
+
+    size: Size | None = None
+    layout: Levels[Literal["single", "raid0", "raid1", "raid10"]] | None = None
+    devices: int | None = None
+    mkfs_options: Sequence[str] | None = None
+    mount_options: Sequence[str] | None = None
+    label: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ext2(_OnLoop):
+    """The file system ext2, made fresh on a loop device for each trial.
+
+    This version of Bedplate makes none yet: its cells are planned as not available.
+
+    Parameters
+    ----------
+    size
+        Size of the volume, bytes or text such as ``"24GiB"``. Default: from the scale.
+    block_size
+        1024, 2048 or 4096 bytes. Default 4096.
+    layout
+        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
+        the first; cells of the others are planned as not available.
+    devices
+        Number of loop devices. Default: as few as the layout takes.
+    mkfs_options
+        Further arguments for ``mkfs.ext2``.
+    mount_options
+        Mount options. Default ``["noatime"]``.
+    label
+        Name of this level of the factor ``storage``. Default ``"ext2"``.
+    """
+
+    kind: ClassVar[str | None] = "ext2"
+
+    block_size: Levels[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ext3(_OnLoop):
+    """The file system ext3, made fresh on a loop device for each trial.
+
+    This version of Bedplate makes none yet: its cells are planned as not available.
+
+    Parameters
+    ----------
+    size
+        Size of the volume, bytes or text such as ``"24GiB"``. Default: from the scale.
+    block_size
+        1024, 2048 or 4096 bytes. Default 4096.
+    layout
+        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
+        the first; cells of the others are planned as not available.
+    devices
+        Number of loop devices. Default: as few as the layout takes.
+    mkfs_options
+        Further arguments for ``mkfs.ext3``.
+    mount_options
+        Mount options. Default ``["noatime"]``.
+    label
+        Name of this level of the factor ``storage``. Default ``"ext3"``.
+    """
+
+    kind: ClassVar[str | None] = "ext3"
+
+    block_size: Levels[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ext4(_OnLoop):
     """The file system ext4, made fresh on a loop device for each trial.
 
     Parameters
@@ -254,6 +332,11 @@ class Ext4(_Table):
         Size of the volume, bytes or text such as ``"24GiB"``. Default: from the scale.
     block_size
         1024, 2048 or 4096 bytes. Default 4096.
+    layout
+        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
+        the first; cells of the others are planned as not available.
+    devices
+        Number of loop devices. Default: as few as the layout takes.
     mkfs_options
         Further arguments for ``mkfs.ext4``.
     mount_options
@@ -264,15 +347,11 @@ class Ext4(_Table):
 
     kind: ClassVar[str | None] = "ext4"
 
-    size: Size | None = None
     block_size: Levels[int] | None = None
-    mkfs_options: Sequence[str] | None = None
-    mount_options: Sequence[str] | None = None
-    label: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Xfs(_Table):
+class Xfs(_OnLoop):
     """The file system xfs, made fresh on a loop device for each trial.
 
     Parameters
@@ -282,6 +361,11 @@ class Xfs(_Table):
         scale.
     block_size
         A power of two from 512 to 65536 bytes. Default 4096.
+    layout
+        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
+        the first; cells of the others are planned as not available.
+    devices
+        Number of loop devices. Default: as few as the layout takes.
     mkfs_options
         Further arguments for ``mkfs.xfs``.
     mount_options
@@ -292,11 +376,151 @@ class Xfs(_Table):
 
     kind: ClassVar[str | None] = "xfs"
 
-    size: Size | None = None
     block_size: Levels[int] | None = None
-    mkfs_options: Sequence[str] | None = None
-    mount_options: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Btrfs(_OnLoop):
+    """The file system btrfs, made fresh on a loop device for each trial.
+
+    This version of Bedplate makes none yet: its cells are planned as not available.
+
+    Parameters
+    ----------
+    size
+        Size of the volume, bytes or text such as ``"24GiB"``. Default: from the scale.
+    block_size
+        A power of two from 4096 to 65536 bytes. Default 4096.
+    layout
+        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
+        the first; cells of the others are planned as not available.
+    devices
+        Number of loop devices. Default: as few as the layout takes.
+    mkfs_options
+        Further arguments for ``mkfs.btrfs``.
+    mount_options
+        Mount options. Default ``["noatime"]``.
+    label
+        Name of this level of the factor ``storage``. Default ``"btrfs"``.
+    """
+
+    kind: ClassVar[str | None] = "btrfs"
+
+    block_size: Levels[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class F2fs(_OnLoop):
+    """The file system f2fs, made fresh on a loop device for each trial.
+
+    This version of Bedplate makes none yet: its cells are planned as not available.
+
+    Parameters
+    ----------
+    size
+        Size of the volume, bytes or text such as ``"24GiB"``. Default: from the scale.
+    layout
+        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
+        the first; cells of the others are planned as not available.
+    devices
+        Number of loop devices. Default: as few as the layout takes.
+    mkfs_options
+        Further arguments for ``mkfs.f2fs``.
+    mount_options
+        Mount options. Default ``["noatime"]``.
+    label
+        Name of this level of the factor ``storage``. Default ``"f2fs"``.
+    """
+
+    kind: ClassVar[str | None] = "f2fs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nilfs2(_OnLoop):
+    """The file system nilfs2, made fresh on a loop device for each trial.
+
+    This version of Bedplate makes none yet: its cells are planned as not available.
+
+    Parameters
+    ----------
+    size
+        Size of the volume, bytes or text such as ``"24GiB"``. Default: from the scale.
+    block_size
+        1024, 2048 or 4096 bytes. Default 4096.
+    layout
+        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
+        the first; cells of the others are planned as not available.
+    devices
+        Number of loop devices. Default: as few as the layout takes.
+    mkfs_options
+        Further arguments for ``mkfs.nilfs2``.
+    mount_options
+        Mount options. Default ``["noatime"]``.
+    label
+        Name of this level of the factor ``storage``. Default ``"nilfs2"``.
+    """
+
+    kind: ClassVar[str | None] = "nilfs2"
+
+    block_size: Levels[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zfs(_Table):
+    """ZFS, a pool with one dataset made fresh on loop devices for each trial.
+
+    This version of Bedplate makes none yet: its cells are planned as not available.
+
+    Parameters
+    ----------
+    recordsize, logbias, sync, compression, primarycache, atime
+        Properties of the dataset, in ZFS's own words. Default: ZFS's own.
+    options
+        Further properties of the dataset.
+    size
+        Size of the volume, bytes or text such as ``"24GiB"``. Default: from the scale.
+    layout
+        ``"single"`` (default), ``"raid0"`` (a stripe), ``"raid1"`` (a mirror), ``"raid10"`` (a
+        stripe of mirrors) or ``"raidz"``.
+    devices
+        Number of loop devices. Default: as few as the layout takes.
+    ashift
+        Power of two of the pool's sector size, 9 to 16. Default: ZFS's own.
+    label
+        Name of this level of the factor ``storage``. Default ``"zfs"``.
+    """
+
+    kind: ClassVar[str | None] = "zfs"
+
+    recordsize: Size | None = None
+    logbias: str | None = None
+    sync: str | None = None
+    compression: str | None = None
+    primarycache: str | None = None
+    atime: Scalar | None = None
+    options: Mapping[str, Scalar] | None = None
+    size: Size | None = None
+    layout: Levels[Literal["single", "raid0", "raid1", "raid10", "raidz"]] | None = None
+    devices: int | None = None
+    ashift: int | None = None
     label: str | None = None
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return the keys that were given; properties are a table of their own.
+
+        Raises
+        ------
+        ValueError
+            When `options` holds a property that is given by its name, too.
+        """
+        outer = ("kind", "size", "layout", "devices", "ashift", "label")
+        table = super().to_dict()
+        options = cast("dict[str, Json]", table.pop("options", {}))
+        for key in [key for key in table if key not in outer]:
+            if key in options:
+                raise ValueError(f"`{key}` is given twice, once in `options`")
+            options[key] = table.pop(key)
+        return {**table, "options": options} if options else table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -451,7 +675,7 @@ class Slap(_Table):
 
 
 Engine: TypeAlias = Postgres | MariaDb
-Storage: TypeAlias = Directory | Tmpfs | Ext4 | Xfs
+Storage: TypeAlias = Directory | Tmpfs | Ext2 | Ext3 | Ext4 | Xfs | Btrfs | F2fs | Nilfs2 | Zfs
 Workload: TypeAlias = TpcB | SimpleUpdate | SelectOnly | Slap
 
 

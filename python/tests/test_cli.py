@@ -39,7 +39,7 @@ SHORT = "[workload]\nclients = 2\nduration = 2\nwarmup = 0.5\n"
         pytest.param(
             EXT4 + '[[storage]]\nkind = "ext5"',
             2,
-            ["`storage[1].kind`", '"ext5"', "allowed: directory, tmpfs, ext4, xfs"],
+            ["`storage[1].kind`", '"ext5"', "allowed: directory, tmpfs, ext4, ext3"],
             "did you mean `ext4`?",
             id="unknown-kind",
         ),
@@ -98,6 +98,27 @@ SHORT = "[workload]\nclients = 2\nduration = 2\nwarmup = 0.5\n"
             ["`storage.size`", "200 MiB"],
             "300 MiB",
             id="too-small-for-xfs",
+        ),
+        pytest.param(
+            '[[storage]]\nkind = "zfs"\n[[storage]]\nkind = "btrfs"',
+            5,
+            ["`storage[0]`", "this version of Bedplate makes no zfs yet"],
+            "wait for a later version",
+            id="nothing-available",
+        ),
+        pytest.param(
+            '[storage]\nkind = "ext3"\nlayout = "raid10"\ndevices = 3',
+            2,
+            ["`storage.devices`", "3", '"raid10"'],
+            "leave `devices` out",
+            id="too-few-devices",
+        ),
+        pytest.param(
+            EXT4 + '[[storage]]\nkind = "zfs"\n[design]\nbaseline = { storage = "zfs" }',
+            5,
+            ["`design.baseline`", "storage=zfs", "not available here", "makes no zfs yet"],
+            "name another level",
+            id="baseline-not-available",
         ),
         pytest.param(
             '[engine]\nprovision = "process"\nversion = "9.1"\n' + EXT4,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -77,6 +77,11 @@ def section(page: str, heading: str) -> str:
     _, found, rest = (ROOT / "docs" / page).read_text().partition(f"\n{heading}\n")
     assert found, f"{page} has no heading {heading!r}"
     return re.split(r"^#{2,3} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def filled(table: type) -> dict[str, Any]:
+    """Return a table of a spec file that has all of its keys."""
+    return table(**{entry.name: {} for entry in dataclasses.fields(table)}).to_dict()
 
 
 def anchors(page: Path) -> set[str]:
@@ -161,18 +166,29 @@ def test_every_metric_is_documented() -> None:
     [
         ("## Top level", [bp.Spec]),
         ("## `engine`", [bp.Postgres, bp.MariaDb]),
-        ("## `storage`", [bp.Directory, bp.Tmpfs, bp.Ext4, bp.Xfs]),
+        (
+            "## `storage`",
+            [
+                *(bp.Directory, bp.Tmpfs, bp.Ext2, bp.Ext3, bp.Ext4, bp.Xfs),
+                *(bp.Btrfs, bp.F2fs, bp.Nilfs2, bp.Zfs),
+            ],
+        ),
         ("## `workload`", [bp.TpcB, bp.SimpleUpdate, bp.SelectOnly]),
         ("## `design`", [bp.Design]),
     ],
 )
 def test_every_key_is_documented(heading: str, tables: list[type]) -> None:
-    keys = {entry.name for table in tables for entry in dataclasses.fields(table)}
-    if any(table.kind for table in tables):
-        keys.add("kind")
+    # The keys of a spec file, which are not always those of the class.
+    keys = {key for table in tables for key in filled(table)}
     documented = ROW.findall(section("spec.md", heading))
     documented = [key for key in documented if key not in {"smoke", "gate", "publish", "calibrate"}]
     assert sorted(documented) == sorted(keys)
+
+
+def test_every_property_of_zfs_is_documented() -> None:
+    properties = [*filled(bp.Zfs)["options"]]
+    documented = ROW.findall(section("spec.md", "### `storage.options`"))
+    assert sorted(documented) == sorted(properties)
 
 
 def test_profiles_are_those_of_the_plan() -> None:

@@ -134,7 +134,8 @@ class TestDirectory:
         results = bp.load_run(killed)
         assert not results.complete
         assert len(results.trials) == 2
-        assert repr(results) == f"Results({str(killed)!r}, 2 of 4 trials, not complete: 2 sound)"
+        state = "2 of 4 trials, not complete: 2 sound; cells not available here: 1"
+        assert repr(results) == f"Results({str(killed)!r}, {state})"
 
     def test_nothing_finished(self, killed: Path) -> None:
         for record in killed.glob("trials/*/record.json"):
@@ -154,7 +155,11 @@ class TestDirectory:
         assert len(results.plan.plan_id) == 64
         assert results.plan == bp.load_run(quick).plan
         assert hash(results.plan) == hash(bp.load_run(quick).plan)
-        assert repr(results.plan).startswith('Plan("quick", cells=2, trials=4, plan_id=')
+        shown = 'Plan("quick", cells=2, unavailable=1, trials=4, plan_id='
+        assert repr(results.plan).startswith(shown)
+        assert results.plan.unavailable == {
+            "btrfs/fillfactor=90": "this version of Bedplate makes no btrfs yet"
+        }
         assert results.environment["kernel"] == "6.18.0"
         assert results.server_log(0) == "ready to accept connections\n"
         with pytest.raises(bp.StoreError, match="cannot read"):
@@ -226,7 +231,8 @@ class TestArrow:
 class TestHtml:
     def test_trust_is_words(self, quick: Path) -> None:
         text = bp.load_run(quick)._repr_html_()
-        assert "quick: 4 of 4 trials, complete: 3 sound, 1 void" in text
+        state = "4 of 4 trials, complete: 3 sound, 1 void; cells not available here: 1"
+        assert f"quick: {state}" in text
         assert "void</span>" in text or "void: the server died</span>" in text
         assert text.count("<td>1,400</td>") == 3
         assert "<td>—</td>" in text
@@ -240,8 +246,8 @@ class TestHtml:
         assert "&lt;script&gt;&amp;" in text
 
     def test_repr(self, quick: Path) -> None:
-        expected = f"Results({str(quick)!r}, 4 of 4 trials, complete: 3 sound, 1 void)"
-        assert repr(bp.load_run(quick)) == expected
+        state = "4 of 4 trials, complete: 3 sound, 1 void; cells not available here: 1"
+        assert repr(bp.load_run(quick)) == f"Results({str(quick)!r}, {state})"
 
 
 class TestExceptions:

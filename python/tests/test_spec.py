@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from bedplate.spec import (
+    Btrfs,
     Design,
     Directory,
+    Ext3,
     Ext4,
     MariaDb,
     Postgres,
@@ -20,6 +22,7 @@ from bedplate.spec import (
     Tmpfs,
     TpcB,
     Xfs,
+    Zfs,
 )
 
 
@@ -71,6 +74,16 @@ def test_every_key_arrives() -> None:
             Xfs(label="x", block_size=8192),
             Directory(path="/srv"),
             Tmpfs(size=1 << 30),
+            Ext3(layout="raid10", devices=14, mount_options=["data=writeback"]),
+            Btrfs(layout=["single", "raid0"]),
+            Zfs(
+                recordsize="32k",
+                atime=False,
+                options={"copies": 1},
+                layout="raidz",
+                devices=3,
+                ashift=12,
+            ),
         ],
         workload=TpcB(
             scale=[1, 1000],
@@ -125,6 +138,20 @@ def test_every_key_arrives() -> None:
             {"kind": "xfs", "block_size": 8192, "label": "x"},
             {"kind": "directory", "path": "/srv"},
             {"kind": "tmpfs", "size": 1073741824},
+            {
+                "kind": "ext3",
+                "layout": "raid10",
+                "devices": 14,
+                "mount_options": ["data=writeback"],
+            },
+            {"kind": "btrfs", "layout": ["single", "raid0"]},
+            {
+                "kind": "zfs",
+                "options": {"recordsize": "32k", "atime": False, "copies": 1},
+                "layout": "raidz",
+                "devices": 3,
+                "ashift": 12,
+            },
         ],
         "workload": {
             "kind": "tpcb",
@@ -162,6 +189,12 @@ def test_workloads_that_differ_in_more_are_refused() -> None:
         Spec(workload=[TpcB(scale=1), SelectOnly(scale=2)]).to_dict()
     with pytest.raises(ValueError, match="empty list"):
         Spec(workload=[]).to_dict()
+
+
+def test_a_property_that_is_given_twice_is_refused() -> None:
+    assert Zfs().to_dict() == {"kind": "zfs"}
+    with pytest.raises(ValueError, match="`sync` is given twice"):
+        Zfs(sync="disabled", options={"sync": "standard"}).to_dict()
 
 
 def test_a_value_of_no_kind_is_refused() -> None:

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_core::capabilities::{Availability, Binaries, Capabilities, EngineOffer};
-use bedplate_core::plan::EngineKind;
+use bedplate_core::plan::{EngineKind, FileSystem};
 
 use crate::engines::process;
 use crate::environment::{cpus, free_bytes, memory_bytes};
@@ -22,14 +22,15 @@ const DOCKER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Gathers what this machine offers; volumes are made under `work_dir`, or else under `state_dir`.
 pub async fn capabilities(state_dir: &Path, work_dir: Option<&Path>) -> Capabilities {
+    let (docker, docker_shares_kernel) = docker().await;
     Capabilities {
         root: is_root(),
         cpus: cpus(),
         memory_bytes: memory_bytes().unwrap_or(0),
-        docker: docker().await,
+        docker,
+        docker_shares_kernel,
         loop_devices: loop_devices(),
-        mkfs_ext4: tool("mkfs.ext4", "e2fsprogs"),
-        mkfs_xfs: tool("mkfs.xfs", "xfsprogs"),
+        mkfs: FileSystem::ALL.map(|known| (known, mkfs(known))).into(),
         filesystems: filesystems(),
         engines: engines().await,
         state_dir: state_dir.to_owned(),
@@ -68,14 +69,32 @@ fn tool(name: &str, package: &str) -> Availability {
     }
 }
 
-/// Whether a Docker daemon answers.
-async fn docker() -> Availability {
-    let ask = async { docker::client()?.info().await };
-    let cause = match tokio::time::timeout(DOCKER_TIMEOUT, ask).await {
-        Ok(Ok(_)) => return Availability::Available,
-        Ok(Err(error)) => error.message,
-        Err(_) => format!("it did not answer within {} s", DOCKER_TIMEOUT.as_secs()),
+fn mkfs(file_system: FileSystem) -> Availability {
+    let package = match file_system {
+        FileSystem::Ext4 => "e2fsprogs",
+        FileSystem::Xfs => "xfsprogs",
     };
+    tool(&format!("mkfs.{}", file_system.word()), package)
+}
+
+/// Whether a Docker daemon answers, and whether it runs on this machine's kernel.
+async fn docker() -> (Availability, bool) {
+    let ask = async { docker::client()?.info().await };
+    match tokio::time::timeout(DOCKER_TIMEOUT, ask).await {
+        Ok(Ok(info)) => (Availability::Available, info.kernel_version == Some(kernel_release())),
+        Ok(Err(error)) => (no_docker(&error.message), false),
+        Err(_) => {
+            let cause = format!("it did not answer within {} s", DOCKER_TIMEOUT.as_secs());
+            (no_docker(&cause), false)
+        }
+    }
+}
+
+fn kernel_release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+fn no_docker(cause: &str) -> Availability {
     if std::env::var_os("DOCKER_HOST").is_some() {
         return missing(
             format!("the Docker daemon of DOCKER_HOST does not answer: {cause}"),
@@ -118,7 +137,7 @@ fn filesystems() -> Vec<String> {
         .lines()
         .filter_map(|line| line.split_whitespace().last().map(str::to_owned))
         .collect();
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let release = kernel_release();
     for list in ["modules.builtin", "modules.dep"] {
         let text = fs::read_to_string(format!("/lib/modules/{release}/{list}")).unwrap_or_default();
         found.extend(modules(&text));

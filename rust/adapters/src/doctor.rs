@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bedplate_core::capabilities::{Availability, Capabilities};
-use bedplate_core::plan::EngineKind;
+use bedplate_core::plan::{EngineKind, FileSystem};
 use serde::Serialize;
 
 use crate::capabilities::capabilities;
@@ -47,11 +47,11 @@ pub async fn doctor(state_dir: &Path) -> Vec<Check> {
         Check::of("docker", &offered.docker, "the daemon answers"),
         root(&offered),
         Check::of("loop devices", &offered.loop_devices, "can be attached"),
-        Check::of("mkfs.ext4", &offered.mkfs_ext4, "installed"),
-        Check::of("mkfs.xfs", &offered.mkfs_xfs, "installed"),
-        file_system(&offered, "ext4"),
-        file_system(&offered, "xfs"),
     ];
+    for (file_system, mkfs) in &offered.mkfs {
+        checks.push(Check::of(&format!("mkfs.{}", file_system.word()), mkfs, "installed"));
+    }
+    checks.extend(FileSystem::ALL.map(|known| file_system(&offered, known.word())));
     for image in Image::ALL {
         checks.push(image_check(&offered, image).await);
     }

@@ -12,7 +12,7 @@ use bedplate_adapters::docker::{DockerVolumes, STORAGE_HELPER_IMAGE};
 use bedplate_adapters::ledger::{Ledger, Resource, sweep};
 use bedplate_adapters::storage::LocalVolumes;
 use bedplate_core::error::{ErrorKind, Result};
-use bedplate_core::plan::{LoopVolume, StorageKind, StoragePlan};
+use bedplate_core::plan::{FileSystem, LoopVolume, StorageKind, StoragePlan};
 use bedplate_core::record::{TrialId, VolumeFacts};
 use bedplate_core::seam::{Volume, VolumeLocation};
 use tempfile::TempDir;
@@ -91,18 +91,21 @@ fn sh(script: &str) -> String {
 }
 
 fn storage(kind: &str, work_dir: &Path) -> StoragePlan {
-    let volume = |size_bytes, block_size_bytes| LoopVolume {
-        size_bytes,
-        block_size_bytes,
-        mkfs_options: Vec::new(),
-        mount_options: vec!["noatime".to_owned()],
+    let volume = |file_system, size_bytes, block_size_bytes| {
+        StorageKind::Loop(LoopVolume {
+            file_system,
+            size_bytes,
+            block_size_bytes,
+            mkfs_options: Vec::new(),
+            mount_options: vec!["noatime".to_owned()],
+        })
     };
     let kind_plan = match kind {
         "directory" => StorageKind::Directory { path: work_dir.to_owned() },
         "tmpfs" => StorageKind::Tmpfs { size_bytes: 64 * MIB },
         // Unlike what mkfs would choose by itself.
-        "ext4" => StorageKind::Ext4(volume(200 * MIB, 2048)),
-        "xfs" => StorageKind::Xfs(volume(320 * MIB, 1024)),
+        "ext4" => volume(FileSystem::Ext4, 200 * MIB, 2048),
+        "xfs" => volume(FileSystem::Xfs, 320 * MIB, 1024),
         other => panic!("{other}"),
     };
     StoragePlan { label: kind.to_owned(), kind: kind_plan }
@@ -253,7 +256,7 @@ async fn a_size_beyond_the_free_space_makes_nothing() {
         let scratch = Scratch::new();
         let ledger = scratch.ledger();
         let mut storage = storage("ext4", &scratch.work_dir());
-        let StorageKind::Ext4(volume) = &mut storage.kind else { unreachable!() };
+        let StorageKind::Loop(volume) = &mut storage.kind else { unreachable!() };
         volume.size_bytes = 1 << 50;
         let made = create(site, &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
         let error = made.err().unwrap();
@@ -272,7 +275,7 @@ async fn a_mount_option_that_is_none_is_an_error_and_is_undone() {
         let scratch = Scratch::new();
         let ledger = scratch.ledger();
         let mut storage = storage("ext4", &scratch.work_dir());
-        let StorageKind::Ext4(volume) = &mut storage.kind else { unreachable!() };
+        let StorageKind::Loop(volume) = &mut storage.kind else { unreachable!() };
         volume.size_bytes = 32 * MIB;
         volume.mount_options = vec!["no_such_option".to_owned()];
         let made = create(site, &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;

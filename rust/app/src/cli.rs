@@ -165,6 +165,9 @@ fn show_plan(plan: &Plan, json: bool) -> Result<i32> {
 fn show_trials(directory: &Path) -> Result<i32> {
     let run = Run::open(directory)?;
     print(&table::trials(&trial_rows(&run)?, &instance_rows(&run)));
+    if !run.plan.unavailable.is_empty() {
+        print(run.plan.render_unavailable().trim_end());
+    }
     if !run.complete {
         print("the run is not complete: it was interrupted, or is still going on");
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::plan::EngineKind;
+use crate::plan::{EngineKind, FileSystem};
 
 /// What the machine offers to a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,12 +20,12 @@ pub struct Capabilities {
     pub memory_bytes: u64,
     /// The Docker daemon.
     pub docker: Availability,
+    /// Whether the daemon runs on the kernel of this machine, as far as its release tells.
+    pub docker_shares_kernel: bool,
     /// Loop devices of this machine.
     pub loop_devices: Availability,
-    /// `mkfs.ext4` on this machine.
-    pub mkfs_ext4: Availability,
-    /// `mkfs.xfs` on this machine.
-    pub mkfs_xfs: Availability,
+    /// The mkfs of each file system on this machine.
+    pub mkfs: BTreeMap<FileSystem, Availability>,
     /// File systems that the kernel can mount, built in or as a module that can be loaded.
     pub filesystems: Vec<String>,
     /// What there is of each kind of database.

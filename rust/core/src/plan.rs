@@ -29,8 +29,10 @@ pub struct Plan {
     pub site: SiteKind,
     /// Directory under which volumes, sockets and other short-lived files are made.
     pub work_dir: PathBuf,
-    /// Every combination of levels, in the order of the spec.
+    /// Every combination of levels that can be made here, in the order of the spec.
     pub cells: Vec<Cell>,
+    /// The others; they are not executed.
+    pub unavailable: Vec<UnavailableCell>,
     /// Blocks, order and what they are compared with.
     pub design: Design,
 }
@@ -69,6 +71,20 @@ pub struct Cell {
     pub storage: StoragePlan,
     /// The workload of this cell.
     pub workload: WorkloadPlan,
+}
+
+/// A combination of levels that cannot be made here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnavailableCell {
+    /// As [`Cell::label`], and unique among those, too.
+    pub label: String,
+    /// As [`Cell::levels`].
+    pub levels: BTreeMap<String, String>,
+    /// Why it cannot be made, in a few lower-case words.
+    pub reason: String,
+    /// What would bring it.
+    pub remedy: String,
 }
 
 /// How a database server is made.
@@ -214,10 +230,8 @@ pub enum StorageKind {
         /// Size limit in bytes.
         size_bytes: u64,
     },
-    /// ext4 on a loop device.
-    Ext4(LoopVolume),
-    /// xfs on a loop device.
-    Xfs(LoopVolume),
+    /// A file system on a loop device.
+    Loop(LoopVolume),
     /// What an existing server (provision `url`) has; nothing is made and nothing known.
     Existing,
 }
@@ -226,6 +240,8 @@ pub enum StorageKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoopVolume {
+    /// The file system.
+    pub file_system: FileSystem,
     /// Size of the image in bytes.
     pub size_bytes: u64,
     /// Block size of the file system in bytes.
@@ -234,6 +250,29 @@ pub struct LoopVolume {
     pub mkfs_options: Vec<String>,
     /// Mount options, `noatime` by default.
     pub mount_options: Vec<String>,
+}
+
+/// File systems that are made on loop devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileSystem {
+    /// ext4.
+    Ext4,
+    /// xfs.
+    Xfs,
+}
+
+impl FileSystem {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Ext4, Self::Xfs];
+
+    /// The word in specs, plans and tables, which is also that of mkfs and mount.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+        }
+    }
 }
 
 /// What is executed.
@@ -460,6 +499,12 @@ impl Plan {
     pub fn render(&self) -> String {
         render::plan(self)
     }
+
+    /// The cells that cannot be made here as plain text, with reasons and remedies; empty when there
+    /// are none.
+    pub fn render_unavailable(&self) -> String {
+        render::unavailable(self)
+    }
 }
 
 /// How much disk and time a plan will take.
@@ -490,7 +535,7 @@ impl Cell {
     /// exists already needs is all in its own storage.
     pub fn disk_bytes(&self) -> u64 {
         match &self.storage.kind {
-            StorageKind::Ext4(volume) | StorageKind::Xfs(volume) => volume.size_bytes,
+            StorageKind::Loop(volume) => volume.size_bytes,
             StorageKind::Directory { .. } => {
                 sizing::needed_bytes(&self.workload, &self.engine.settings)
             }
@@ -501,7 +546,7 @@ impl Cell {
     /// Seconds that a trial of this cell takes, all phases together.
     pub fn estimated_s(&self) -> f64 {
         let image_bytes = match &self.storage.kind {
-            StorageKind::Ext4(volume) | StorageKind::Xfs(volume) => volume.size_bytes,
+            StorageKind::Loop(volume) => volume.size_bytes,
             _ => 0,
         };
         let measured_s = match self.workload.length {

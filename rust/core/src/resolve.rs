@@ -15,6 +15,7 @@
 //! | `storage.size` | see [`crate::sizing`]; equal for all cells of one scale |
 //! | `storage.path` | the work directory |
 //! | `storage.block_size`, `mount_options` | 4096, `noatime` |
+//! | `storage.layout` | `single`; its devices are as few as a layout takes, but 3 for `raidz` |
 //! | `workload.kind`, `scale`, `clients`, `protocol` | `tpcb`, 1, 1, `simple` |
 //! | `workload.instances` | 1 |
 //! | `workload.threads` | as many as clients, at most one for each CPU over all instances |
@@ -28,9 +29,11 @@ mod storage;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use cells::Cells;
+
 use crate::capabilities::Capabilities;
 use crate::error::{Error, Result};
-use crate::plan::{Cell, Design, PLAN_VERSION, Plan, Profile, SiteKind};
+use crate::plan::{Design, PLAN_VERSION, Plan, Profile, SiteKind};
 use crate::rng::SplitMix64;
 use crate::spec::{DesignSpec, ProvisionKind, Spec, near_miss};
 
@@ -58,7 +61,8 @@ pub fn plan(spec: &Spec, capabilities: &Capabilities) -> Result<Plan> {
         name: spec.name.clone().unwrap_or_else(|| "unnamed".to_owned()),
         site,
         work_dir: context.work_dir,
-        cells,
+        cells: cells.available,
+        unavailable: cells.unavailable,
         design,
     })
 }
@@ -102,22 +106,22 @@ fn profile(design: &DesignSpec) -> Profile {
     design.profile.unwrap_or(Profile::Smoke)
 }
 
-fn design(spec: &DesignSpec, cells: &[Cell]) -> Result<Design> {
+fn design(spec: &DesignSpec, cells: &Cells) -> Result<Design> {
     let blocks = spec.blocks.unwrap_or_else(|| lengths(spec).blocks);
     if blocks == 0 {
         return Err(Error::spec("`design.blocks` is 0, but must be at least 1"));
     }
-    let trials = cells.len().saturating_mul(blocks as usize);
+    let count = cells.available.len();
+    let trials = count.saturating_mul(blocks as usize);
     if trials > TRIALS_MAX {
         return Err(Error::spec(format!(
-            "the spec has {} cells and {blocks} blocks, more than {TRIALS_MAX} trials",
-            cells.len()
+            "the spec has {count} cells and {blocks} blocks, more than {TRIALS_MAX} trials"
         ))
         .hint("shorten the lists of levels or lower `design.blocks`"));
     }
     check_baseline(&spec.baseline, cells)?;
     let seed = spec.seed.unwrap_or(SEED);
-    let order = |block| SplitMix64::stream(seed, block).permutation(cells.len());
+    let order = |block| SplitMix64::stream(seed, block).permutation(count);
     Ok(Design {
         profile: profile(spec),
         blocks,
@@ -127,10 +131,13 @@ fn design(spec: &DesignSpec, cells: &[Cell]) -> Result<Design> {
     })
 }
 
-fn check_baseline(baseline: &BTreeMap<String, String>, cells: &[Cell]) -> Result<()> {
+fn check_baseline(baseline: &BTreeMap<String, String>, cells: &Cells) -> Result<()> {
+    let available = cells.available.iter().map(|cell| &cell.levels);
+    let unavailable = cells.unavailable.iter().map(|cell| &cell.levels);
+    let all: Vec<&BTreeMap<String, String>> = available.chain(unavailable).collect();
     for (factor, level) in baseline {
         let mut factors: Vec<&str> =
-            cells.iter().flat_map(|cell| cell.levels.keys()).map(String::as_str).collect();
+            all.iter().flat_map(|levels| levels.keys()).map(String::as_str).collect();
         factors.sort_unstable();
         factors.dedup();
         if !factors.contains(&factor.as_str()) {
@@ -141,7 +148,7 @@ fn check_baseline(baseline: &BTreeMap<String, String>, cells: &[Cell]) -> Result
             return Err(suggest(error, factor, &factors));
         }
         let mut levels: Vec<&str> = Vec::new();
-        for known in cells.iter().filter_map(|cell| cell.levels.get(factor)) {
+        for known in all.iter().filter_map(|levels| levels.get(factor)) {
             if !levels.contains(&known.as_str()) {
                 levels.push(known);
             }
@@ -155,12 +162,24 @@ fn check_baseline(baseline: &BTreeMap<String, String>, cells: &[Cell]) -> Result
             return Err(suggest(error, level, &levels));
         }
     }
-    let matches =
-        |cell: &&Cell| baseline.iter().all(|(key, level)| cell.levels.get(key) == Some(level));
-    if cells.iter().any(|cell| matches(&cell)) {
-        Ok(())
-    } else {
-        Err(Error::spec("`design.baseline` names levels that no cell has together"))
+    let matches = |levels: &BTreeMap<String, String>| {
+        baseline.iter().all(|(key, level)| levels.get(key) == Some(level))
+    };
+    if cells.available.iter().any(|cell| matches(&cell.levels)) {
+        return Ok(());
+    }
+    match cells.unavailable.iter().find(|cell| matches(&cell.levels)) {
+        Some(cell) => {
+            let named: Vec<String> =
+                baseline.iter().map(|(key, level)| format!("{key}={level}")).collect();
+            Err(Error::provision(format!(
+                "`design.baseline` is {}, which is not available here: {}",
+                named.join(", "),
+                cell.reason
+            ))
+            .hint(format!("name another level; for this one: {}", cell.remedy)))
+        }
+        None => Err(Error::spec("`design.baseline` names levels that no cell has together")),
     }
 }
 

@@ -166,10 +166,10 @@ pub enum StorageSpecKind {
         /// Size limit in bytes.
         size_bytes: Option<u64>,
     },
-    /// ext4 on a loop device.
-    Ext4(LoopSpec),
-    /// xfs on a loop device.
-    Xfs(LoopSpec),
+    /// A file system on loop devices.
+    Loop(LoopKind, LoopSpec),
+    /// ZFS on loop devices.
+    Zfs(ZfsSpec),
 }
 
 impl StorageSpecKind {
@@ -178,23 +178,104 @@ impl StorageSpecKind {
         match self {
             Self::Directory { .. } => "directory",
             Self::Tmpfs { .. } => "tmpfs",
-            Self::Ext4(_) => "ext4",
-            Self::Xfs(_) => "xfs",
+            Self::Loop(kind, _) => kind.word(),
+            Self::Zfs(_) => "zfs",
         }
     }
 }
 
-/// A file system on a loop device as it was written.
+/// File systems that mkfs and mount make of loop devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoopKind {
+    /// ext2.
+    Ext2,
+    /// ext3.
+    Ext3,
+    /// ext4.
+    Ext4,
+    /// xfs.
+    Xfs,
+    /// btrfs.
+    Btrfs,
+    /// f2fs.
+    F2fs,
+    /// nilfs2.
+    Nilfs2,
+}
+
+impl LoopKind {
+    /// The word in the spec.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ext2 => "ext2",
+            Self::Ext3 => "ext3",
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+            Self::F2fs => "f2fs",
+            Self::Nilfs2 => "nilfs2",
+        }
+    }
+}
+
+/// How devices are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// One device.
+    Single,
+    /// Striped.
+    Raid0,
+    /// Mirrored.
+    Raid1,
+    /// Striped over mirrors.
+    Raid10,
+    /// Striped with a parity, as ZFS does it.
+    Raidz,
+}
+
+impl Layout {
+    /// The word in the spec.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Raid0 => "raid0",
+            Self::Raid1 => "raid1",
+            Self::Raid10 => "raid10",
+            Self::Raidz => "raidz",
+        }
+    }
+}
+
+/// A file system on loop devices as it was written.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LoopSpec {
-    /// Size of the image in bytes.
+    /// Size of the volume in bytes.
     pub size_bytes: Option<u64>,
     /// Block sizes in bytes.
     pub block_size_bytes: Vec<u32>,
+    /// How devices are put together.
+    pub layout: Vec<Layout>,
+    /// Number of loop devices.
+    pub devices: Option<u32>,
     /// Further arguments for mkfs.
     pub mkfs_options: Vec<String>,
     /// Mount options.
     pub mount_options: Option<Vec<String>>,
+}
+
+/// ZFS on loop devices as it was written.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ZfsSpec {
+    /// Size of the volume in bytes.
+    pub size_bytes: Option<u64>,
+    /// How devices are put together.
+    pub layout: Vec<Layout>,
+    /// Number of loop devices.
+    pub devices: Option<u32>,
+    /// Power of two of the pool's sector size.
+    pub ashift: Option<u32>,
+    /// Properties of the dataset.
+    pub options: BTreeMap<String, String>,
 }
 
 /// A workload as it was written.
@@ -249,8 +330,26 @@ const TRANSPORTS: [(&str, TransportKind); 2] =
     [("unix", TransportKind::Unix), ("tcp", TransportKind::Tcp)];
 const TLS_MODES: [(&str, TlsMode); 3] =
     [("off", TlsMode::Off), ("require", TlsMode::Require), ("verify", TlsMode::Verify)];
-/// Kinds of storage that have their time later; they are no near miss of another.
-const STORAGES_LATER: [&str; 6] = ["ext2", "ext3", "btrfs", "f2fs", "nilfs2", "zfs"];
+const STORAGES: [(&str, StorageWord); 10] = [
+    ("directory", StorageWord::Directory),
+    ("tmpfs", StorageWord::Tmpfs),
+    ("ext4", StorageWord::Loop(LoopKind::Ext4)),
+    ("ext3", StorageWord::Loop(LoopKind::Ext3)),
+    ("ext2", StorageWord::Loop(LoopKind::Ext2)),
+    ("xfs", StorageWord::Loop(LoopKind::Xfs)),
+    ("btrfs", StorageWord::Loop(LoopKind::Btrfs)),
+    ("f2fs", StorageWord::Loop(LoopKind::F2fs)),
+    ("nilfs2", StorageWord::Loop(LoopKind::Nilfs2)),
+    ("zfs", StorageWord::Zfs),
+];
+const LAYOUTS: [(&str, Layout); 4] = [
+    ("single", Layout::Single),
+    ("raid0", Layout::Raid0),
+    ("raid1", Layout::Raid1),
+    ("raid10", Layout::Raid10),
+];
+const ZFS_LAYOUTS: [(&str, Layout); 5] =
+    [LAYOUTS[0], LAYOUTS[1], LAYOUTS[2], LAYOUTS[3], ("raidz", Layout::Raidz)];
 const WORKLOADS: [(&str, WorkloadKind); 4] = [
     ("tpcb", WorkloadKind::Tpcb),
     ("simple-update", WorkloadKind::SimpleUpdate),
@@ -302,8 +401,26 @@ const ENGINE_KEYS: [&str; 18] = [
 ];
 const DIRECTORY_KEYS: [&str; 3] = ["kind", "label", "path"];
 const TMPFS_KEYS: [&str; 3] = ["kind", "label", "size"];
-const LOOP_KEYS: [&str; 6] =
-    ["kind", "label", "size", "block_size", "mkfs_options", "mount_options"];
+const LOOP_KEYS: [&str; 8] =
+    ["kind", "label", "size", "block_size", "layout", "devices", "mkfs_options", "mount_options"];
+/// Its blocks have one size.
+const F2FS_KEYS: [&str; 7] =
+    ["kind", "label", "size", "layout", "devices", "mkfs_options", "mount_options"];
+const ZFS_KEYS: [&str; 7] = ["kind", "label", "size", "layout", "devices", "ashift", "options"];
+/// Those of all kinds.
+const STORAGE_KEYS: [&str; 11] = [
+    "kind",
+    "label",
+    "path",
+    "size",
+    "block_size",
+    "layout",
+    "devices",
+    "mkfs_options",
+    "mount_options",
+    "ashift",
+    "options",
+];
 const WORKLOAD_KEYS: [&str; 11] = [
     "kind",
     "scale",
@@ -438,7 +555,7 @@ fn home_of(key: &str) -> Option<String> {
         ("workload", &WORKLOAD_KEYS),
         ("workload.slap", &SLAP_TABLE_KEYS),
         ("design", &DESIGN_KEYS),
-        ("storage", &["size", "path", "block_size", "mkfs_options", "mount_options"]),
+        ("storage", &STORAGE_KEYS),
         ("engine", &ENGINE_KEYS),
     ];
     let (home, _) = homes.into_iter().find(|(_, keys)| keys.contains(&key))?;
@@ -556,62 +673,99 @@ fn read_settings(field: &Field<'_>, kind: EngineKind) -> Result<BTreeMap<String,
     Ok(settings)
 }
 
+/// The kind of a storage before its keys are read.
+#[derive(Clone, Copy)]
+enum StorageWord {
+    Directory,
+    Tmpfs,
+    Loop(LoopKind),
+    Zfs,
+}
+
+/// The kinds of storage, for people.
+pub(crate) fn storage_kinds() -> String {
+    STORAGES.map(|(word, _)| word).join(", ")
+}
+
 fn read_storage(table: &Table<'_>) -> Result<StorageSpec> {
     // A table with a wrong kind is reported for that, not for keys of another kind.
-    let kinds = [("directory", 0), ("tmpfs", 1), ("ext4", 2), ("xfs", 3)];
     let Some(field) = table.get("kind") else {
-        table.check_keys(
-            &["kind", "label", "size", "path", "block_size", "mkfs_options", "mount_options"],
-            home_of,
-        )?;
+        table.check_keys(&STORAGE_KEYS, home_of)?;
         return Err(Error::spec(format!(
-            "`{}` is missing (allowed: directory, tmpfs, ext4, xfs)",
-            table.path_of("kind")
+            "`{}` is missing (allowed: {})",
+            table.path_of("kind"),
+            storage_kinds()
         )));
     };
-    let number = field.word("kind of storage", &kinds).map_err(|mut error| {
-        if let Node::Text(text) = field.node
-            && STORAGES_LATER.contains(&text.as_str())
-        {
-            error.hint = Some(format!("`{text}` is not supported by this version of bedplate"));
-        }
-        error
-    })?;
-    let kind = match number {
-        0 => {
-            table.check_keys(&DIRECTORY_KEYS, |key| other_kind(key, "directory"))?;
+    let kind = match field.word("kind of storage", &STORAGES)? {
+        StorageWord::Directory => {
+            check_storage_keys(table, &DIRECTORY_KEYS, "directory")?;
             StorageSpecKind::Directory { path: table.value("path", Field::absolute_path)? }
         }
-        1 => {
-            table.check_keys(&TMPFS_KEYS, |key| other_kind(key, "tmpfs"))?;
+        StorageWord::Tmpfs => {
+            check_storage_keys(table, &TMPFS_KEYS, "tmpfs")?;
             StorageSpecKind::Tmpfs { size_bytes: table.value("size", Field::size_bytes)? }
         }
-        2 => StorageSpecKind::Ext4(read_loop(table, "ext4")?),
-        _ => StorageSpecKind::Xfs(read_loop(table, "xfs")?),
+        StorageWord::Loop(kind) => StorageSpecKind::Loop(kind, read_loop(table, kind)?),
+        StorageWord::Zfs => StorageSpecKind::Zfs(read_zfs(table)?),
     };
     Ok(StorageSpec { label: table.value("label", Field::name)?, kind })
 }
 
-fn other_kind(key: &str, kind: &str) -> Option<String> {
-    let of_storage = LOOP_KEYS.contains(&key) || DIRECTORY_KEYS.contains(&key);
-    if of_storage {
-        Some(format!("a storage of kind `{kind}` has no `{key}`"))
-    } else {
-        home_of(key)
-    }
+fn check_storage_keys(table: &Table<'_>, keys: &[&str], kind: &str) -> Result<()> {
+    table.check_keys(keys, |key| {
+        if STORAGE_KEYS.contains(&key) {
+            Some(format!("a storage of kind `{kind}` has no `{key}`"))
+        } else {
+            home_of(key)
+        }
+    })
 }
 
-fn read_loop(table: &Table<'_>, kind: &str) -> Result<LoopSpec> {
-    table.check_keys(&LOOP_KEYS, |key| other_kind(key, kind))?;
+fn read_loop(table: &Table<'_>, kind: LoopKind) -> Result<LoopSpec> {
+    let keys: &[&str] = if kind == LoopKind::F2fs { &F2FS_KEYS } else { &LOOP_KEYS };
+    check_storage_keys(table, keys, kind.word())?;
     Ok(LoopSpec {
         size_bytes: table.value("size", Field::size_bytes)?,
         block_size_bytes: table.levels("block_size", |field| {
             let bytes = field.size_bytes()?;
             u32::try_from(bytes).map_err(|_| field.error("but must be smaller"))
         })?,
+        layout: table.levels("layout", |field| field.word("layout", &LAYOUTS))?,
+        devices: table.value("devices", Field::integer)?,
         mkfs_options: table.value("mkfs_options", Field::texts)?.unwrap_or_default(),
         mount_options: table.value("mount_options", Field::texts)?,
     })
+}
+
+fn read_zfs(table: &Table<'_>) -> Result<ZfsSpec> {
+    check_storage_keys(table, &ZFS_KEYS, "zfs")?;
+    Ok(ZfsSpec {
+        size_bytes: table.value("size", Field::size_bytes)?,
+        layout: table.levels("layout", |field| field.word("layout", &ZFS_LAYOUTS))?,
+        devices: table.value("devices", Field::integer)?,
+        ashift: table.value("ashift", Field::integer)?,
+        options: table.value("options", read_properties)?.unwrap_or_default(),
+    })
+}
+
+/// Names and values of ZFS's properties are its own; only their form is looked at.
+fn read_properties(field: &Field<'_>) -> Result<BTreeMap<String, String>> {
+    let mut properties = BTreeMap::new();
+    for (name, value) in field.table()?.fields() {
+        let known = |byte: u8| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_:.-".contains(&byte)
+        };
+        if name.is_empty() || name.starts_with('-') || !name.bytes().all(known) {
+            return Err(Error::spec(format!("`{}` is not the name of a property", value.path)));
+        }
+        let text = value.scalar()?;
+        if text.is_empty() || text.chars().any(char::is_control) {
+            return Err(value.error("but a property may not be empty nor hold control characters"));
+        }
+        properties.insert(name.to_owned(), text);
+    }
+    Ok(properties)
 }
 
 fn read_workload(field: &Field<'_>) -> Result<WorkloadSpec> {

@@ -12,7 +12,7 @@ mod run;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyCapsule, PyDict};
 
 use crate::errors::exception;
 
@@ -64,12 +64,23 @@ impl Plan {
         &self.0.name
     }
 
+    /// The cells that cannot be made here: label to reason, in the order of the spec.
+    #[getter]
+    fn unavailable<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let reasons = PyDict::new(py);
+        for cell in &self.0.unavailable {
+            reasons.set_item(&cell.label, &cell.reason)?;
+        }
+        Ok(reasons)
+    }
+
     fn __repr__(&self) -> String {
         let trials: usize = self.0.design.order.iter().map(Vec::len).sum();
         format!(
-            "Plan({:?}, cells={}, trials={trials}, plan_id={:.12})",
+            "Plan({:?}, cells={}, unavailable={}, trials={trials}, plan_id={:.12})",
             self.0.name,
             self.0.cells.len(),
+            self.0.unavailable.len(),
             self.0.plan_id(),
         )
     }

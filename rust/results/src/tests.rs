@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bedplate_core::plan::{
-    Cell, Design, EngineKind, EnginePlan, Initdb, LoopVolume, PLAN_VERSION, Plan, Profile,
-    Provision, QueryProtocol, RunLength, Scaled, SiteKind, StorageKind, StoragePlan, TlsMode,
-    TransportKind, Work, WorkloadPlan,
+    Cell, Design, EngineKind, EnginePlan, FileSystem, Initdb, LoopVolume, PLAN_VERSION, Plan,
+    Profile, Provision, QueryProtocol, RunLength, Scaled, SiteKind, StorageKind, StoragePlan,
+    TlsMode, TransportKind, UnavailableCell, Work, WorkloadPlan,
 };
 use bedplate_core::record::{
     Environment, InstanceRecord, Interval, MetricSample, MountFacts, Outcomes, Phase, ServerFacts,
@@ -32,6 +32,7 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 fn cell(storage: &str) -> Cell {
     let volume = LoopVolume {
+        file_system: if storage == "ext4" { FileSystem::Ext4 } else { FileSystem::Xfs },
         size_bytes: 2 << 30,
         block_size_bytes: 4096,
         mkfs_options: Vec::new(),
@@ -52,13 +53,7 @@ fn cell(storage: &str) -> Cell {
             tls_ca: None,
             initdb: Some(Initdb { locale: "C".into(), encoding: "UTF8".into(), checksums: false }),
         },
-        storage: StoragePlan {
-            label: storage.to_owned(),
-            kind: match storage {
-                "ext4" => StorageKind::Ext4(volume),
-                _ => StorageKind::Xfs(volume),
-            },
-        },
+        storage: StoragePlan { label: storage.to_owned(), kind: StorageKind::Loop(volume) },
         workload: WorkloadPlan {
             work: Work::Tpcb(Scaled { scale: 1 }),
             instances: 1,
@@ -72,7 +67,7 @@ fn cell(storage: &str) -> Cell {
     }
 }
 
-/// Two cells, two blocks.
+/// Two cells that are available and one that is not, two blocks.
 fn plan() -> Plan {
     Plan {
         plan_version: PLAN_VERSION,
@@ -80,6 +75,12 @@ fn plan() -> Plan {
         site: SiteKind::Local,
         work_dir: PathBuf::from("/var/tmp/bedplate"),
         cells: vec![cell("ext4"), cell("xfs")],
+        unavailable: vec![UnavailableCell {
+            label: "btrfs/fillfactor=90".to_owned(),
+            levels: map(&[("engine", "postgres 13"), ("storage", "btrfs"), ("fillfactor", "90")]),
+            reason: "this version of Bedplate makes no btrfs yet".to_owned(),
+            remedy: "wait for a later version of Bedplate".to_owned(),
+        }],
         design: Design {
             profile: Profile::Smoke,
             blocks: 2,

@@ -61,7 +61,11 @@ impl DockerVolumes {
         for storage in &storages {
             check_tmpfs(storage, memory.unwrap_or(u64::MAX))?;
         }
-        if storages.iter().any(|storage| LoopPlan::of(&storage.kind).is_some()) {
+        let loops: Vec<_> = storages
+            .iter()
+            .filter_map(|storage| Some((&storage.label, LoopPlan::of(&storage.kind)?)))
+            .collect();
+        if !loops.is_empty() {
             let helper = Helper {
                 trial: "bedplate-preflight",
                 script: "stat -f -c 'free_blocks=%a\nblock_bytes=%S' /",
@@ -71,8 +75,8 @@ impl DockerVolumes {
             let output = self.client.help(&self.ledger, helper).await?.success("run it")?;
             let number = |key| output.value(key).and_then(|value| value.parse::<u64>().ok());
             let free = number("free_blocks").zip(number("block_bytes")).map(|(n, size)| n * size);
-            for storage in storages {
-                check_size(storage, "docker's data directory", free.unwrap_or(u64::MAX))?;
+            for (label, plan) in loops {
+                check_size(label, plan, "docker's data directory", free.unwrap_or(u64::MAX))?;
             }
         }
         Ok(())
@@ -111,10 +115,8 @@ impl DockerVolumes {
                 self.make_volume(ledger, &trial, &trial, &options).await?;
                 volume(Kind::Tmpfs)
             }
-            StorageKind::Ext4(_) | StorageKind::Xfs(_) => {
-                let Some(plan) = LoopPlan::of(&storage.kind) else {
-                    return Err(Error::provision("not a loop volume"));
-                };
+            StorageKind::Loop(made) => {
+                let plan = LoopPlan { volume: made };
                 volume(Kind::Loop(self.make_loop(ledger, &trial, &storage.label, plan).await?))
             }
         };
@@ -162,12 +164,7 @@ impl DockerVolumes {
         let output = self.client.help(ledger, helper).await?;
         if output.status == NO_ROOM {
             let free = output.value("free").and_then(|free| free.parse().ok()).unwrap_or(0);
-            let kind = match plan.fs_type {
-                "xfs" => StorageKind::Xfs(plan.volume.clone()),
-                _ => StorageKind::Ext4(plan.volume.clone()),
-            };
-            let storage = StoragePlan { label: label.to_owned(), kind };
-            check_size(&storage, "docker's data directory", free)?;
+            check_size(label, plan, "docker's data directory", free)?;
         }
         let output = output.success(&format!("make storage `{label}`"))?;
         let told = |key: &str| {
@@ -177,7 +174,6 @@ impl DockerVolumes {
             })
         };
         let made = LoopDevice {
-            fs_type: plan.fs_type,
             volume: plan.volume.clone(),
             backing,
             image,
@@ -185,7 +181,8 @@ impl DockerVolumes {
             mkfs_command: told("mkfs_command")?,
             mkfs_version: told("mkfs_version")?,
         };
-        let mut options = vec![("type", made.fs_type.to_owned()), ("device", made.device.clone())];
+        let mut options =
+            vec![("type", plan.fs_type().to_owned()), ("device", made.device.clone())];
         if !plan.volume.mount_options.is_empty() {
             options.push(("o", plan.volume.mount_options.join(",")));
         }
@@ -208,7 +205,6 @@ enum Kind {
 }
 
 struct LoopDevice {
-    fs_type: &'static str,
     volume: LoopVolume,
     backing: String,
     image: String,
@@ -268,8 +264,7 @@ impl Volume for DockerVolume {
             }
             Kind::Tmpfs => Ok(VolumeFacts { facts, caveats: vec![TMPFS_CAVEAT.to_owned()] }),
             Kind::Loop(made) => {
-                LoopPlan { fs_type: made.fs_type, volume: &made.volume }
-                    .check(&mount.fs_type, &block_size)?;
+                LoopPlan { volume: &made.volume }.check(&mount.fs_type, &block_size)?;
                 if mount.source != made.device || told("attached") != made.device {
                     return Err(Error::provision(format!(
                         "{} is not the one device of the image and of the volume {}",

@@ -47,7 +47,7 @@ impl LocalVolumes {
                 for tool in ["dd", "losetup", "mount", "setpriv", &plan_of_loop.mkfs()] {
                     command::require_tool(tool)?;
                 }
-                check_room(storage, &plan.work_dir)?;
+                check_room(&storage.label, plan_of_loop, &plan.work_dir)?;
             }
             if let StorageKind::Directory { path } = &storage.kind
                 && !path.is_dir()
@@ -88,12 +88,10 @@ impl LocalVolumes {
                 let path = mount(ledger, &trial, &root, "tmpfs", "tmpfs", &options).await?;
                 Ok(Box::new(LocalVolume { path, kind: Kind::Tmpfs }))
             }
-            StorageKind::Ext4(_) | StorageKind::Xfs(_) => {
-                let Some(plan) = LoopPlan::of(&storage.kind) else {
-                    return Err(Error::provision("not a loop volume"));
-                };
+            StorageKind::Loop(volume) => {
+                let plan = LoopPlan { volume };
                 require_root(&storage.label)?;
-                check_room(storage, work_dir)?;
+                check_room(&storage.label, plan, work_dir)?;
                 let root = make_root(ledger, &trial, work_dir)?;
                 let volume = make_loop(ledger, &trial, &root, plan).await?;
                 // A mismatch is to be known before anything is measured on it.
@@ -116,7 +114,6 @@ enum Kind {
 }
 
 struct LoopDevice {
-    fs_type: &'static str,
     volume: LoopVolume,
     image: PathBuf,
     device: String,
@@ -163,8 +160,7 @@ impl Volume for LocalVolume {
             }
             Kind::Tmpfs => Ok(VolumeFacts { facts, caveats: vec![TMPFS_CAVEAT.to_owned()] }),
             Kind::Loop(made) => {
-                LoopPlan { fs_type: made.fs_type, volume: &made.volume }
-                    .check(&mount.fs_type, &block_size.to_string())?;
+                LoopPlan { volume: &made.volume }.check(&mount.fs_type, &block_size.to_string())?;
                 if mount.mount_point != self.path || mount.source != made.device {
                     return Err(Error::provision(format!(
                         "{} is not mounted at {}",
@@ -276,7 +272,7 @@ fn available_memory_bytes() -> u64 {
 }
 
 /// Checks that the file system that will hold the image has room for it.
-fn check_room(storage: &StoragePlan, work_dir: &Path) -> Result<()> {
+fn check_room(label: &str, plan: LoopPlan<'_>, work_dir: &Path) -> Result<()> {
     // The work directory itself may still have to be made.
     let mut place = work_dir;
     while !place.exists() {
@@ -285,7 +281,7 @@ fn check_room(storage: &StoragePlan, work_dir: &Path) -> Result<()> {
     }
     let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
     let stat = rustix::fs::statvfs(place).map_err(|error| unreadable(place, &error.into()))?;
-    check_size(storage, &place.display().to_string(), stat.f_bavail * stat.f_frsize)
+    check_size(label, plan, &place.display().to_string(), stat.f_bavail * stat.f_frsize)
 }
 
 /// Makes the trial's own directory under `parent`; its path has no symbolic links.
@@ -350,9 +346,8 @@ async fn make_loop(
     mkfs.push(device.clone());
     command::run(ledger, &mkfs).await?;
     let options = plan.volume.mount_options.join(",");
-    let path = mount(ledger, trial, root, plan.fs_type, &device, &options).await?;
+    let path = mount(ledger, trial, root, plan.fs_type(), &device, &options).await?;
     let made = LoopDevice {
-        fs_type: plan.fs_type,
         volume: plan.volume.clone(),
         image,
         device,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
-use bedplate_core::plan::{LoopVolume, Plan, StorageKind, StoragePlan};
+use bedplate_core::plan::{FileSystem, LoopVolume, Plan, StorageKind, StoragePlan};
 use bedplate_core::record::VolumeFacts;
 use bedplate_core::seam::{Volume, VolumeLocation};
 
@@ -21,9 +21,7 @@ const XFS_MIN_BYTES: u64 = 300 << 20;
 /// A file system on a loop device.
 #[derive(Clone, Copy)]
 pub(crate) struct LoopPlan<'a> {
-    /// The type's name, for mkfs and mount.
-    pub(crate) fs_type: &'static str,
-    /// Sizes and options.
+    /// Its type, sizes and options.
     pub(crate) volume: &'a LoopVolume,
 }
 
@@ -31,17 +29,21 @@ impl<'a> LoopPlan<'a> {
     /// The plan of a storage that is a loop volume.
     pub(crate) fn of(kind: &'a StorageKind) -> Option<Self> {
         match kind {
-            StorageKind::Ext4(volume) => Some(Self { fs_type: "ext4", volume }),
-            StorageKind::Xfs(volume) => Some(Self { fs_type: "xfs", volume }),
+            StorageKind::Loop(volume) => Some(Self { volume }),
             StorageKind::Directory { .. } | StorageKind::Tmpfs { .. } | StorageKind::Existing => {
                 None
             }
         }
     }
 
+    /// The type's name, for mkfs and mount.
+    pub(crate) fn fs_type(&self) -> &'static str {
+        self.volume.file_system.word()
+    }
+
     /// Name of the mkfs tool.
     pub(crate) fn mkfs(&self) -> String {
-        format!("mkfs.{}", self.fs_type)
+        format!("mkfs.{}", self.fs_type())
     }
 
     /// The mkfs command, but for the device.
@@ -49,35 +51,40 @@ impl<'a> LoopPlan<'a> {
     /// Nothing is left to be initialised later, no block of the fully written image is given back,
     /// and the block size does not depend on the image's size.
     pub(crate) fn mkfs_command(&self) -> Vec<String> {
-        let block_size = self.volume.block_size_bytes;
-        let mut extended = "lazy_itable_init=0,lazy_journal_init=0,nodiscard".to_owned();
-        let mut further = Vec::new();
-        if self.fs_type == "ext4" {
-            // mke2fs heeds only the last -E, so the user's must not displace ours.
-            let mut options = self.volume.mkfs_options.iter();
-            while let Some(option) = options.next() {
-                let more = match option.strip_prefix("-E") {
-                    Some("") => options.next().map(String::as_str),
-                    Some(attached) => Some(attached),
-                    None => {
-                        further.push(option.clone());
-                        continue;
-                    }
-                };
-                if let Some(more) = more {
-                    extended = format!("{extended},{more}");
-                }
+        let (mkfs, block_size) = (self.mkfs(), self.volume.block_size_bytes);
+        let (ours, further) = match self.volume.file_system {
+            FileSystem::Ext4 => {
+                let (extended, further) = self.extended_options();
+                (format!("{mkfs} -F -q -T default -b {block_size} -E {extended}"), further)
             }
-        } else {
-            further.clone_from(&self.volume.mkfs_options);
-        }
-        let ours = match self.fs_type {
-            "ext4" => {
-                format!("mkfs.ext4 -F -q -T default -b {block_size} -E {extended}")
+            FileSystem::Xfs => {
+                let further = self.volume.mkfs_options.clone();
+                (format!("{mkfs} -f -q -K -b size={block_size}"), further)
             }
-            fs_type => format!("mkfs.{fs_type} -f -q -K -b size={block_size}"),
         };
         ours.split(' ').map(str::to_owned).chain(further).collect()
+    }
+
+    /// What mke2fs is told with -E, and the other options. It heeds only the last -E, so the user's
+    /// must not displace ours.
+    fn extended_options(&self) -> (String, Vec<String>) {
+        let mut extended = "lazy_itable_init=0,lazy_journal_init=0,nodiscard".to_owned();
+        let mut further = Vec::new();
+        let mut options = self.volume.mkfs_options.iter();
+        while let Some(option) = options.next() {
+            let more = match option.strip_prefix("-E") {
+                Some("") => options.next().map(String::as_str),
+                Some(attached) => Some(attached),
+                None => {
+                    further.push(option.clone());
+                    continue;
+                }
+            };
+            if let Some(more) = more {
+                extended = format!("{extended},{more}");
+            }
+        }
+        (extended, further)
     }
 
     /// Size of the image in bytes: whole pages, as direct I/O needs.
@@ -88,13 +95,13 @@ impl<'a> LoopPlan<'a> {
     /// Checks that what was read back is what was asked for.
     pub(crate) fn check(&self, fs_type: &str, block_size_bytes: &str) -> Result<()> {
         let asked = self.volume.block_size_bytes.to_string();
-        if fs_type == self.fs_type && block_size_bytes == asked {
+        if fs_type == self.fs_type() && block_size_bytes == asked {
             return Ok(());
         }
         Err(Error::provision(format!(
             "asked for {} with blocks of {asked} bytes, but {fs_type} with blocks of \
              {block_size_bytes} bytes is mounted",
-            self.fs_type
+            self.fs_type()
         )))
     }
 }
@@ -111,11 +118,14 @@ pub(crate) fn storages(plan: &Plan) -> Vec<&StoragePlan> {
 }
 
 /// Refuses sizes that cannot be made, or for which there is no room.
-pub(crate) fn check_size(storage: &StoragePlan, place: &str, free_bytes: u64) -> Result<()> {
-    let Some(plan) = LoopPlan::of(&storage.kind) else { return Ok(()) };
-    let label = &storage.label;
+pub(crate) fn check_size(
+    label: &str,
+    plan: LoopPlan<'_>,
+    place: &str,
+    free_bytes: u64,
+) -> Result<()> {
     let size = plan.image_bytes();
-    if plan.fs_type == "xfs" && size < XFS_MIN_BYTES {
+    if plan.volume.file_system == FileSystem::Xfs && size < XFS_MIN_BYTES {
         return Err(Error::spec(format!(
             "`storage.size` of `{label}` is {}, but xfs needs at least {}",
             bytes(size),
@@ -240,21 +250,21 @@ impl Volume for ExistingVolume {
 mod tests {
     use super::*;
 
-    fn volume(mkfs_options: &[&str]) -> LoopVolume {
-        LoopVolume {
+    fn mkfs_command(file_system: FileSystem, mkfs_options: &[&str]) -> String {
+        let volume = LoopVolume {
+            file_system,
             size_bytes: 400 << 20,
             block_size_bytes: 2048,
             mkfs_options: mkfs_options.iter().map(|option| (*option).to_owned()).collect(),
             mount_options: Vec::new(),
-        }
+        };
+        LoopPlan { volume: &volume }.mkfs_command().join(" ")
     }
 
     #[test]
     fn a_users_extended_option_does_not_displace_ours() {
-        let kind = StorageKind::Ext4(volume(&["-E", "stride=4", "-O", "^has_journal"]));
-        let command = LoopPlan::of(&kind).unwrap().mkfs_command().join(" ");
         assert_eq!(
-            command,
+            mkfs_command(FileSystem::Ext4, &["-E", "stride=4", "-O", "^has_journal"]),
             "mkfs.ext4 -F -q -T default -b 2048 \
              -E lazy_itable_init=0,lazy_journal_init=0,nodiscard,stride=4 -O ^has_journal"
         );
@@ -262,8 +272,7 @@ mod tests {
 
     #[test]
     fn xfs_is_made_without_discards() {
-        let kind = StorageKind::Xfs(volume(&["-m", "reflink=0"]));
-        let command = LoopPlan::of(&kind).unwrap().mkfs_command().join(" ");
+        let command = mkfs_command(FileSystem::Xfs, &["-m", "reflink=0"]);
         assert_eq!(command, "mkfs.xfs -f -q -K -b size=2048 -m reflink=0");
     }
 

@@ -147,6 +147,7 @@ fn plan(engine: &EnginePlan, clients: u32) -> Plan {
                 warmup_s: 0.0,
             },
         }],
+        unavailable: Vec::new(),
         design: Design {
             profile: Profile::Smoke,
             blocks: 1,

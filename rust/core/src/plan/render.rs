@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{EnginePlan, Plan, Provision, RunLength, StorageKind, StoragePlan, Work, WorkloadPlan};
+use super::{
+    EnginePlan, Plan, Provision, RunLength, StorageKind, StoragePlan, UnavailableCell, Work,
+    WorkloadPlan,
+};
 use crate::sizing::{bytes_text, seconds_text};
 use crate::slap::{Queries, SlapPlan};
 
@@ -33,6 +36,10 @@ pub(super) fn plan(plan: &Plan) -> String {
     text += &indented(&design(plan));
     text += "\ncells\n";
     text += &cells(plan, &engines, &storages, &workloads);
+    if !plan.unavailable.is_empty() {
+        text.push('\n');
+        text += &unavailable(plan);
+    }
     text += "\norder (numbers of cells)\n";
     for (block, order) in plan.design.order.iter().enumerate() {
         let order: Vec<String> = order.iter().map(|cell| (cell + 1).to_string()).collect();
@@ -92,7 +99,7 @@ fn engine(engine: &EnginePlan) -> Vec<(&'static str, String)> {
 
 fn storage(storage: &StoragePlan) -> Vec<(&'static str, String)> {
     let mut rows = vec![("label", storage.label.clone())];
-    let (kind, volume) = match &storage.kind {
+    let volume = match &storage.kind {
         StorageKind::Directory { path } => {
             rows.extend([("kind", "directory".to_owned()), ("path", path.display().to_string())]);
             return rows;
@@ -105,13 +112,15 @@ fn storage(storage: &StoragePlan) -> Vec<(&'static str, String)> {
             rows.push(("kind", "existing".to_owned()));
             return rows;
         }
-        StorageKind::Ext4(volume) => ("ext4", volume),
-        StorageKind::Xfs(volume) => ("xfs", volume),
+        StorageKind::Loop(volume) => volume,
     };
     rows.extend([
-        ("kind", kind.to_owned()),
+        ("kind", volume.file_system.word().to_owned()),
         ("size", bytes_text(volume.size_bytes)),
         ("block_size", volume.block_size_bytes.to_string()),
+        // There is no other so far.
+        ("layout", "single".to_owned()),
+        ("devices", "1".to_owned()),
         ("mkfs_options", or_none(&volume.mkfs_options.join(" "))),
         ("mount_options", or_none(&volume.mount_options.join(","))),
     ]);
@@ -209,6 +218,26 @@ fn cells(
         }
         text += line.trim_end();
         text.push('\n');
+    }
+    text
+}
+
+/// Each reason once, with what would bring the cells and the cells that it keeps out.
+pub(super) fn unavailable(plan: &Plan) -> String {
+    if plan.unavailable.is_empty() {
+        return String::new();
+    }
+    let why = |cell: &UnavailableCell| (cell.reason.clone(), cell.remedy.clone());
+    let causes: Vec<(String, String)> = plan.unavailable.iter().map(why).collect();
+    let width = plan.unavailable.iter().map(|cell| cell.label.chars().count()).max().unwrap_or(0);
+    let mut text = "not available here\n".to_owned();
+    for cause in distinct(causes.iter()) {
+        let (reason, remedy) = cause;
+        let _ = writeln!(text, "  {reason}\n    → {remedy}");
+        for cell in plan.unavailable.iter().filter(|cell| why(cell) == *cause) {
+            let levels = assignments(&cell.levels, "none");
+            let _ = writeln!(text, "    {:<width$}  {levels}", cell.label);
+        }
     }
     text
 }

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::engine::{self, EngineChoice};
-use super::storage::{self, StorageChoice};
+use super::storage::{self, Lack, StorageChoice};
 use super::{Context, lengths};
 use crate::error::{Error, Result};
 use crate::plan::{
-    Cell, EngineKind, Provision, QueryProtocol, RunLength, Scaled, Work, WorkloadKind, WorkloadPlan,
+    Cell, EngineKind, Provision, QueryProtocol, RunLength, Scaled, UnavailableCell, Work,
+    WorkloadKind, WorkloadPlan,
 };
 use crate::sizing;
-use crate::spec::{EngineSpec, Spec, WorkloadSpec};
+use crate::spec::{EngineSpec, Spec, WorkloadSpec, storage_kinds};
 
 /// A factor and one of its levels.
 pub(super) type Level = (String, String);
@@ -34,8 +35,14 @@ struct WorkloadChoice {
     levels: Vec<Level>,
 }
 
-/// All cells, engines outermost, in the order of the spec.
-pub(super) fn cross(context: &Context<'_>) -> Result<Vec<Cell>> {
+/// All cells.
+pub(super) struct Cells {
+    pub(super) available: Vec<Cell>,
+    pub(super) unavailable: Vec<UnavailableCell>,
+}
+
+/// All cells, engines outermost, in the order of the spec; at least one of them is available.
+pub(super) fn cross(context: &Context<'_>) -> Result<Cells> {
     let workloads = workloads(context)?;
     let engines = engines(context)?;
     check_labels(
@@ -46,7 +53,8 @@ pub(super) fn cross(context: &Context<'_>) -> Result<Vec<Cell>> {
     let storages = storages(context, &engines)?;
     let needed = needed_by_scale(&engines, &workloads);
     let factors = factors(&engines, &storages, &workloads);
-    let mut cells = Vec::new();
+    let mut cells = Cells { available: Vec::new(), unavailable: Vec::new() };
+    let mut first_lack = None;
     for engine in &engines {
         for storage in &storages {
             for workload in &workloads {
@@ -55,7 +63,7 @@ pub(super) fn cross(context: &Context<'_>) -> Result<Vec<Cell>> {
                 let scale = workload.plan.work.scale().unwrap_or(0);
                 let needed_bytes = needed.get(&scale).copied().unwrap_or_default();
                 let loaded_bytes = sizing::loaded_bytes(scale, workload.plan.instances);
-                let storage_plan = storage::storage(context, storage, loaded_bytes, needed_bytes)?;
+                let made = storage::storage(context, storage, loaded_bytes, needed_bytes)?;
                 let known: BTreeMap<&str, &str> =
                     [&engine.levels, &storage.levels, &workload.levels]
                         .into_iter()
@@ -64,9 +72,9 @@ pub(super) fn cross(context: &Context<'_>) -> Result<Vec<Cell>> {
                         .collect();
                 let mut levels = BTreeMap::from([
                     ("engine".to_owned(), engine.plan.label.clone()),
-                    ("storage".to_owned(), storage_plan.label.clone()),
+                    ("storage".to_owned(), storage.label.clone()),
                 ]);
-                let mut parts = vec![storage_plan.label.clone()];
+                let mut parts = vec![storage.label.clone()];
                 if context.spec.engines.len() > 1 {
                     parts.insert(0, engine.plan.label.clone());
                 }
@@ -75,18 +83,29 @@ pub(super) fn cross(context: &Context<'_>) -> Result<Vec<Cell>> {
                     parts.extend(level.map(|level| format!("{factor}={level}")));
                     levels.insert(factor.clone(), (*level.unwrap_or(&NO_LEVEL)).to_owned());
                 }
-                cells.push(Cell {
-                    label: parts.join("/"),
-                    levels,
-                    engine: engine.plan.clone(),
-                    storage: storage_plan,
-                    workload: workload.plan.clone(),
-                });
+                let label = parts.join("/");
+                match made {
+                    Ok(storage) => cells.available.push(Cell {
+                        label,
+                        levels,
+                        engine: engine.plan.clone(),
+                        storage,
+                        workload: workload.plan.clone(),
+                    }),
+                    Err(lack) => {
+                        first_lack.get_or_insert_with(|| storage::nothing_left(storage, &lack));
+                        let Lack { reason, remedy } = lack;
+                        cells.unavailable.push(UnavailableCell { label, levels, reason, remedy });
+                    }
+                }
             }
         }
     }
     check_unique(&cells)?;
-    Ok(cells)
+    match first_lack {
+        Some(error) if cells.available.is_empty() => Err(error),
+        _ => Ok(cells),
+    }
 }
 
 fn check_work(engine: &EngineChoice, work: &Work) -> Result<()> {
@@ -102,10 +121,12 @@ fn check_work(engine: &EngineChoice, work: &Work) -> Result<()> {
 }
 
 /// Levels that were written differently can still mean the same.
-fn check_unique(cells: &[Cell]) -> Result<()> {
-    let mut labels = BTreeSet::new();
-    match cells.iter().find(|cell| !labels.insert(cell.label.as_str())) {
-        Some(cell) => Err(Error::spec(format!("two cells are the same: {}", cell.label))
+fn check_unique(cells: &Cells) -> Result<()> {
+    let available = cells.available.iter().map(|cell| cell.label.as_str());
+    let mut labels = available.chain(cells.unavailable.iter().map(|cell| cell.label.as_str()));
+    let mut seen = BTreeSet::new();
+    match labels.find(|label| !seen.insert(*label)) {
+        Some(label) => Err(Error::spec(format!("two cells are the same: {label}"))
             .hint("look for two levels of one list that mean the same")),
         None => Ok(()),
     }
@@ -175,7 +196,7 @@ fn storages<'a>(context: &Context<'a>, engines: &[EngineChoice]) -> Result<Vec<S
             }
             None if !exists => {
                 return Err(Error::spec("`storage` is missing")
-                    .hint("add `[[storage]]` with a `kind`: directory, tmpfs, ext4, xfs"));
+                    .hint(format!("add `[[storage]]` with a `kind`: {}", storage_kinds())));
             }
             _ => {}
         }

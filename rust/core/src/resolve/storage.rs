@@ -1,128 +1,151 @@
-//! Storages: sizes, block sizes, and what the machine must have for them.
+//! Storages: sizes, block sizes, layouts, and what the machine must have for them.
+
+use std::path::Path;
 
 use super::Context;
 use super::cells::Level;
+use crate::capabilities::Availability;
 use crate::error::{Error, Result};
-use crate::plan::{LoopVolume, SiteKind, StorageKind, StoragePlan};
+use crate::plan::{FileSystem, LoopVolume, SiteKind, StorageKind, StoragePlan};
 use crate::sizing::{self, bytes_text};
-use crate::spec::{LoopSpec, StorageSpec, StorageSpecKind};
+use crate::spec::{Layout, LoopKind, LoopSpec, StorageSpec, StorageSpecKind, ZfsSpec};
 
 /// Bytes of a block when the spec names none.
 const BLOCK_SIZE_BYTES: u32 = 4096;
-/// Block sizes of ext4; it mounts none above the page size, and pages of 4096 bytes are all we meet.
-const EXT4_BLOCK_SIZES_BYTES: [u32; 3] = [1024, 2048, 4096];
-/// Block sizes of xfs.
-const XFS_BLOCK_SIZES_BYTES: [u32; 8] = [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536];
+/// ZFS's own bounds of `ashift`.
+const ASHIFTS: std::ops::RangeInclusive<u32> = 9..=16;
 
 /// A storage with one level of each of its lists.
 pub(super) struct StorageChoice<'a> {
-    /// Absent for a server that exists already.
-    spec: Option<&'a StorageSpec>,
     path: String,
-    label: String,
+    pub(super) label: String,
+    size_bytes: Option<u64>,
     block_size_bytes: u32,
     pub(super) levels: Vec<Level>,
+    making: Making<'a>,
+}
+
+/// What is made of a storage.
+#[derive(Clone)]
+enum Making<'a> {
+    /// Nothing: the server exists already.
+    Existing,
+    Directory(Option<&'a Path>),
+    Tmpfs,
+    Loop(FileSystem, &'a LoopSpec),
+    /// Nothing, since it cannot be made here.
+    Lacking(Lack),
+}
+
+/// Why a storage cannot be made here, and what would bring it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Lack {
+    pub(super) reason: String,
+    pub(super) remedy: String,
 }
 
 /// All combinations of all storages.
 pub(super) fn choices<'a>(context: &Context<'a>) -> Result<Vec<StorageChoice<'a>>> {
     let mut choices = Vec::new();
     for (index, spec) in context.spec.storages.iter().enumerate() {
-        let path = context.spec.storage_path(index);
-        check_machine(context, &path, &spec.kind)?;
-        let label = spec.label.clone().unwrap_or_else(|| spec.kind.word().to_owned());
-        let block_sizes = match &spec.kind {
-            StorageSpecKind::Ext4(volume) => {
-                check_loop(&path, volume, &EXT4_BLOCK_SIZES_BYTES)?;
-                volume.block_size_bytes.as_slice()
-            }
-            StorageSpecKind::Xfs(volume) => {
-                check_loop(&path, volume, &XFS_BLOCK_SIZES_BYTES)?;
-                check_xfs_crc(&path, volume)?;
-                volume.block_size_bytes.as_slice()
-            }
-            StorageSpecKind::Directory { .. } | StorageSpecKind::Tmpfs { .. } => &[],
-        };
-        let several = block_sizes.len() > 1;
-        for block_size_bytes in or_default(block_sizes, BLOCK_SIZE_BYTES) {
-            let level = ("block_size".to_owned(), block_size_bytes.to_string());
-            choices.push(StorageChoice {
-                spec: Some(spec),
-                path: path.clone(),
-                label: label.clone(),
-                block_size_bytes,
-                levels: if several { vec![level] } else { Vec::new() },
-            });
-        }
+        choices.extend(choices_of(context, index, spec)?);
     }
     if choices.is_empty() {
         choices.push(StorageChoice {
-            spec: None,
             path: "storage".to_owned(),
             label: "existing".to_owned(),
+            size_bytes: None,
             block_size_bytes: 0,
             levels: Vec::new(),
+            making: Making::Existing,
         });
     }
     Ok(choices)
 }
 
-/// The storage of a cell whose database takes `loaded_bytes` and that needs `needed_bytes`.
+fn choices_of<'a>(
+    context: &Context<'a>,
+    index: usize,
+    spec: &'a StorageSpec,
+) -> Result<Vec<StorageChoice<'a>>> {
+    let path = context.spec.storage_path(index);
+    let label = spec.label.clone().unwrap_or_else(|| spec.kind.word().to_owned());
+    let (size_bytes, layouts, block_sizes): (Option<u64>, &[Layout], &[u32]) = match &spec.kind {
+        StorageSpecKind::Directory { .. } => (None, &[], &[]),
+        StorageSpecKind::Tmpfs { size_bytes } => (*size_bytes, &[], &[]),
+        StorageSpecKind::Loop(kind, volume) => {
+            check_loop(&path, *kind, volume)?;
+            (volume.size_bytes, &volume.layout, &volume.block_size_bytes)
+        }
+        StorageSpecKind::Zfs(volume) => {
+            check_zfs(&path, volume)?;
+            (volume.size_bytes, &volume.layout, &[])
+        }
+    };
+    let mut choices = Vec::new();
+    for layout in or_default(layouts, Layout::Single) {
+        let making = making(context, &path, &spec.kind, layout)?;
+        for block_size_bytes in or_default(block_sizes, BLOCK_SIZE_BYTES) {
+            let mut levels = Vec::new();
+            if layouts.len() > 1 {
+                levels.push(("layout".to_owned(), layout.word().to_owned()));
+            }
+            if block_sizes.len() > 1 {
+                levels.push(("block_size".to_owned(), block_size_bytes.to_string()));
+            }
+            choices.push(StorageChoice {
+                path: path.clone(),
+                label: label.clone(),
+                size_bytes,
+                block_size_bytes,
+                levels,
+                making: making.clone(),
+            });
+        }
+    }
+    Ok(choices)
+}
+
+/// The storage of a cell whose database takes `loaded_bytes` and that needs `needed_bytes`, or why it
+/// cannot be made here. The stated size is checked either way.
 pub(super) fn storage(
     context: &Context<'_>,
     choice: &StorageChoice<'_>,
     loaded_bytes: u64,
     needed_bytes: u64,
-) -> Result<StoragePlan> {
-    let sized = |stated: Option<u64>| size(&choice.path, stated, loaded_bytes, needed_bytes);
-    let volume = |spec: &LoopSpec| -> Result<LoopVolume> {
-        let size_bytes = sized(spec.size_bytes)?;
-        check_free(context, &choice.path, size_bytes)?;
-        Ok(LoopVolume {
-            size_bytes,
-            block_size_bytes: choice.block_size_bytes,
-            mkfs_options: spec.mkfs_options.clone(),
-            mount_options: spec.mount_options.clone().unwrap_or_else(|| vec!["noatime".to_owned()]),
-        })
-    };
-    let kind = match choice.spec.map(|spec| &spec.kind) {
-        None => StorageKind::Existing,
-        Some(StorageSpecKind::Directory { path: Some(path) }) => {
-            // What is free there is not known yet; the site looks before it makes anything.
-            StorageKind::Directory { path: path.clone() }
-        }
-        Some(StorageSpecKind::Directory { path: None }) => {
+) -> Result<std::result::Result<StoragePlan, Lack>> {
+    let size_bytes = size(&choice.path, choice.size_bytes, loaded_bytes, needed_bytes)?;
+    let kind = match &choice.making {
+        Making::Lacking(lack) => return Ok(Err(lack.clone())),
+        Making::Existing => StorageKind::Existing,
+        // What is free there is not known yet; the site looks before it makes anything.
+        Making::Directory(Some(path)) => StorageKind::Directory { path: path.to_path_buf() },
+        Making::Directory(None) => {
             check_free(context, &choice.path, needed_bytes)?;
             StorageKind::Directory { path: context.work_dir.clone() }
         }
-        Some(StorageSpecKind::Tmpfs { size_bytes }) => {
-            let size_bytes = sized(*size_bytes)?;
-            let memory_bytes = context.capabilities.memory_bytes;
-            if size_bytes > memory_bytes {
-                return Err(Error::spec(format!(
-                    "`{}.size` is {}, more than this machine's memory of {}",
-                    choice.path,
-                    bytes_text(size_bytes),
-                    bytes_text(memory_bytes)
-                )));
-            }
+        Making::Tmpfs => {
+            check_memory(context, &choice.path, size_bytes)?;
             StorageKind::Tmpfs { size_bytes }
         }
-        Some(StorageSpecKind::Ext4(spec)) => StorageKind::Ext4(volume(spec)?),
-        Some(StorageSpecKind::Xfs(spec)) => {
-            let volume = volume(spec)?;
-            if volume.size_bytes < sizing::XFS_BYTES_MIN {
-                return Err(Error::spec(format!(
-                    "`{}.size` is {}, but mkfs.xfs refuses less than {}",
-                    choice.path,
-                    bytes_text(volume.size_bytes),
-                    bytes_text(sizing::XFS_BYTES_MIN)
-                )));
-            }
-            StorageKind::Xfs(volume)
+        Making::Loop(file_system, spec) => {
+            check_free(context, &choice.path, size_bytes)?;
+            let noatime = || vec!["noatime".to_owned()];
+            StorageKind::Loop(LoopVolume {
+                file_system: *file_system,
+                size_bytes,
+                block_size_bytes: choice.block_size_bytes,
+                mkfs_options: spec.mkfs_options.clone(),
+                mount_options: spec.mount_options.clone().unwrap_or_else(noatime),
+            })
         }
     };
-    Ok(StoragePlan { label: choice.label.clone(), kind })
+    Ok(Ok(StoragePlan { label: choice.label.clone(), kind }))
+}
+
+/// The error of a spec of which nothing is left.
+pub(super) fn nothing_left(choice: &StorageChoice<'_>, lack: &Lack) -> Error {
+    Error::provision(format!("`{}`: {}", choice.path, lack.reason)).hint(&lack.remedy)
 }
 
 /// The stated size, if the loaded database fits; else the default.
@@ -160,7 +183,35 @@ fn check_free(context: &Context<'_>, path: &str, size_bytes: u64) -> Result<()> 
     .hint("lower `size` or `workload.scale`, or set `work_dir` to a place with more room"))
 }
 
-fn check_loop(path: &str, spec: &LoopSpec, block_sizes_bytes: &[u32]) -> Result<()> {
+fn check_memory(context: &Context<'_>, path: &str, size_bytes: u64) -> Result<()> {
+    let memory_bytes = context.capabilities.memory_bytes;
+    if size_bytes <= memory_bytes {
+        return Ok(());
+    }
+    Err(Error::spec(format!(
+        "`{path}.size` is {}, more than this machine's memory of {}",
+        bytes_text(size_bytes),
+        bytes_text(memory_bytes)
+    )))
+}
+
+/// Block sizes of a file system, and the argument by which its mkfs is told.
+fn block_sizes(kind: LoopKind) -> (&'static [u32], &'static str) {
+    match kind {
+        // They mount none above the page size, and pages of 4096 bytes are all we meet.
+        LoopKind::Ext2 | LoopKind::Ext3 | LoopKind::Ext4 | LoopKind::Nilfs2 => {
+            (&[1024, 2048, 4096], "-b")
+        }
+        LoopKind::Xfs => (&[512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "-b"),
+        LoopKind::Btrfs => (&[4096, 8192, 16384, 32768, 65536], "-s"),
+        // It has one size, and the reader knows no such key.
+        LoopKind::F2fs => (&[], "-b"),
+    }
+}
+
+fn check_loop(path: &str, kind: LoopKind, spec: &LoopSpec) -> Result<()> {
+    check_devices(path, &spec.layout, spec.devices)?;
+    let (block_sizes_bytes, argument) = block_sizes(kind);
     for block_size_bytes in &spec.block_size_bytes {
         if !block_sizes_bytes.contains(block_size_bytes) {
             let allowed: Vec<String> = block_sizes_bytes.iter().map(u32::to_string).collect();
@@ -170,7 +221,10 @@ fn check_loop(path: &str, spec: &LoopSpec, block_sizes_bytes: &[u32]) -> Result<
             )));
         }
     }
-    if let Some(option) = spec.mkfs_options.iter().find(|option| option.starts_with("-b")) {
+    if kind == LoopKind::Xfs {
+        check_xfs(path, spec)?;
+    }
+    if let Some(option) = spec.mkfs_options.iter().find(|option| option.starts_with(argument)) {
         return Err(Error::spec(format!(
             "`{path}.mkfs_options` holds \"{option}\", but the block size has its own key"
         ))
@@ -186,8 +240,50 @@ fn check_loop(path: &str, spec: &LoopSpec, block_sizes_bytes: &[u32]) -> Result<
     Ok(())
 }
 
-/// Checksums of metadata, on unless mkfs is told otherwise, need blocks of 1024 bytes.
-fn check_xfs_crc(path: &str, spec: &LoopSpec) -> Result<()> {
+fn check_zfs(path: &str, spec: &ZfsSpec) -> Result<()> {
+    check_devices(path, &spec.layout, spec.devices)?;
+    match spec.ashift {
+        Some(ashift) if !ASHIFTS.contains(&ashift) => Err(Error::spec(format!(
+            "`{path}.ashift` is {ashift}, but must be from {} to {}",
+            ASHIFTS.start(),
+            ASHIFTS.end()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that every layout can be made of the number of devices.
+fn check_devices(path: &str, layouts: &[Layout], devices: Option<u32>) -> Result<()> {
+    let Some(devices) = devices else { return Ok(()) };
+    for layout in or_default(layouts, Layout::Single) {
+        let (fits, needed) = match layout {
+            Layout::Single => (devices == 1, "is one device"),
+            Layout::Raid0 | Layout::Raid1 | Layout::Raidz => (devices >= 2, "needs at least 2"),
+            Layout::Raid10 => {
+                (devices >= 4 && devices.is_multiple_of(2), "needs an even number from 4")
+            }
+        };
+        if !fits {
+            return Err(Error::spec(format!(
+                "`{path}.devices` is {devices}, but `{path}.layout` \"{}\" {needed}",
+                layout.word()
+            ))
+            .hint("leave `devices` out to have it chosen"));
+        }
+    }
+    Ok(())
+}
+
+/// What mkfs.xfs refuses. Checksums of metadata, on unless it is told otherwise, need blocks of 1024
+/// bytes.
+fn check_xfs(path: &str, spec: &LoopSpec) -> Result<()> {
+    if let Some(size_bytes) = spec.size_bytes.filter(|bytes| *bytes < sizing::XFS_BYTES_MIN) {
+        return Err(Error::spec(format!(
+            "`{path}.size` is {}, but mkfs.xfs refuses less than {}",
+            bytes_text(size_bytes),
+            bytes_text(sizing::XFS_BYTES_MIN)
+        )));
+    }
     let without_crc = spec.mkfs_options.iter().any(|option| option.contains("crc=0"));
     if spec.block_size_bytes.contains(&512) && !without_crc {
         return Err(Error::spec(format!(
@@ -198,43 +294,117 @@ fn check_xfs_crc(path: &str, spec: &LoopSpec) -> Result<()> {
     Ok(())
 }
 
-/// Whether the machine can make such a storage at all.
-fn check_machine(context: &Context<'_>, path: &str, kind: &StorageSpecKind) -> Result<()> {
-    let capabilities = context.capabilities;
-    let (word, mkfs) = match kind {
-        StorageSpecKind::Directory { .. } => return Ok(()),
-        StorageSpecKind::Tmpfs { .. } => ("tmpfs", None),
-        StorageSpecKind::Ext4(_) => ("ext4", Some(&capabilities.mkfs_ext4)),
-        StorageSpecKind::Xfs(_) => ("xfs", Some(&capabilities.mkfs_xfs)),
+/// The file system, if this version makes it.
+fn made(kind: LoopKind) -> Option<FileSystem> {
+    match kind {
+        LoopKind::Ext4 => Some(FileSystem::Ext4),
+        LoopKind::Xfs => Some(FileSystem::Xfs),
+        LoopKind::Ext2 | LoopKind::Ext3 | LoopKind::Btrfs | LoopKind::F2fs | LoopKind::Nilfs2 => {
+            None
+        }
+    }
+}
+
+/// What is made of such a storage.
+///
+/// # Errors
+/// What keeps the whole run from its volumes, and what the user can mend: no root, no Docker.
+fn making<'a>(
+    context: &Context<'_>,
+    path: &str,
+    kind: &'a StorageSpecKind,
+    layout: Layout,
+) -> Result<Making<'a>> {
+    let word = kind.word();
+    let not_yet = |what: &str| Ok(Making::Lacking(not_yet(context, word, what)));
+    let made = match kind {
+        StorageSpecKind::Directory { path } => return Ok(Making::Directory(path.as_deref())),
+        StorageSpecKind::Tmpfs { .. } => Making::Tmpfs,
+        StorageSpecKind::Zfs(_) => return not_yet(word),
+        StorageSpecKind::Loop(kind, spec) => match (made(*kind), layout) {
+            (None, _) => return not_yet(word),
+            (Some(file_system), Layout::Single) => Making::Loop(file_system, spec),
+            (Some(_), _) => return not_yet("raid by md"),
+        },
     };
+    require_privilege(context, path, word)?;
+    let tools = match &made {
+        // At site docker tools and devices are those of the helper container.
+        Making::Loop(file_system, _) if context.site == SiteKind::Local => {
+            tool_lack(context, *file_system)
+        }
+        _ => None,
+    };
+    Ok(tools.or_else(|| kernel_lack(context, word)).map_or(made, Making::Lacking))
+}
+
+/// Making anything but a directory takes root, or Docker.
+fn require_privilege(context: &Context<'_>, path: &str, word: &str) -> Result<()> {
+    let capabilities = context.capabilities;
     if context.site == SiteKind::Docker {
-        // The tools and devices are those of the helper container.
         return capabilities
             .docker
             .require(&format!("`{path}`: {word} on site docker needs Docker"));
     }
-    if !capabilities.root {
-        let error = Error::provision(format!(
-            "`{path}`: {word} on site local needs root, and this process is not root"
-        ));
-        return Err(error.hint(if capabilities.docker.is_available() {
-            "set `site = \"docker\"`, or run as root"
-        } else {
-            "run as root, or start Docker and set `site = \"docker\"`"
-        }));
+    if capabilities.root {
+        return Ok(());
     }
-    if let Some(mkfs) = mkfs {
-        capabilities.loop_devices.require(&format!("`{path}`: {word} needs a loop device"))?;
-        mkfs.require(&format!("`{path}`: {word} needs mkfs.{word}"))?;
+    let error = Error::provision(format!(
+        "`{path}`: {word} on site local needs root, and this process is not root"
+    ));
+    Err(error.hint(if capabilities.docker.is_available() {
+        "set `site = \"docker\"`, or run as root"
+    } else {
+        "run as root, or start Docker and set `site = \"docker\"`"
+    }))
+}
+
+/// A tool or a device that this machine lacks.
+fn tool_lack(context: &Context<'_>, file_system: FileSystem) -> Option<Lack> {
+    let capabilities = context.capabilities;
+    let word = file_system.word();
+    let lack = |what: &Availability, need: String| match what {
+        Availability::Available => None,
+        Availability::Missing { reason, remedy } => Some(Lack {
+            reason: format!("{word} needs {need}, but {reason}"),
+            remedy: remedy.clone(),
+        }),
+    };
+    lack(&capabilities.loop_devices, "a loop device".to_owned())
+        .or_else(|| lack(capabilities.mkfs.get(&file_system)?, format!("mkfs.{word}")))
+}
+
+/// What this version of Bedplate does not make; where the kernel lacks it, too, that is said at once.
+fn not_yet(context: &Context<'_>, word: &str, what: &str) -> Lack {
+    let reason = format!("this version of Bedplate makes no {what} yet");
+    let remedy = "wait for a later version of Bedplate".to_owned();
+    match kernel_lack(context, word) {
+        None => Lack { reason, remedy },
+        Some(kernel) => Lack {
+            reason: format!("{reason}, and {}", kernel.reason),
+            remedy: format!("{remedy}; then {}", kernel.remedy),
+        },
     }
-    if !capabilities.filesystems.iter().any(|known| known == word) {
-        return Err(Error::provision(format!(
-            "`{path}`: the kernel of this machine has no {word} (it has: {})",
-            capabilities.filesystems.join(", ")
-        ))
-        .hint(format!("run `modprobe {word}`, or choose another kind")));
+}
+
+/// A file system that the kernel lacks. The kernel of a Docker daemon elsewhere is not known.
+fn kernel_lack(context: &Context<'_>, word: &str) -> Option<Lack> {
+    let capabilities = context.capabilities;
+    let unknown = context.site == SiteKind::Docker && !capabilities.docker_shares_kernel;
+    if unknown || capabilities.filesystems.iter().any(|known| known == word) {
+        return None;
     }
-    Ok(())
+    let remedy = match word {
+        "zfs" => "install OpenZFS, whose module is not part of the kernel, and run `modprobe zfs`"
+            .to_owned(),
+        // Both are served by ext4's driver.
+        "ext2" | "ext3" => "run `modprobe ext4`, or boot a kernel with CONFIG_EXT4_FS".to_owned(),
+        _ => format!(
+            "run `modprobe {word}`, or boot a kernel with CONFIG_{}_FS",
+            word.to_ascii_uppercase()
+        ),
+    };
+    Some(Lack { reason: format!("the kernel of this machine has no {word}"), remedy })
 }
 
 fn or_default<T: Copy>(levels: &[T], default: T) -> Vec<T> {

@@ -4,8 +4,8 @@ use super::*;
 use crate::ErrorKind;
 use crate::capabilities::{Availability, Binaries, EngineOffer};
 use crate::plan::{
-    EngineKind, Initdb, LoopVolume, Provision, QueryProtocol, RunLength, Scaled, StorageKind,
-    TlsMode, TransportKind, Work,
+    EngineKind, FileSystem, Initdb, LoopVolume, Provision, QueryProtocol, RunLength, Scaled,
+    StorageKind, TlsMode, TransportKind, Work,
 };
 
 const MIB: u64 = 1 << 20;
@@ -22,9 +22,9 @@ fn rich() -> Capabilities {
         memory_bytes: 8 << 30,
         docker: Availability::Available,
         loop_devices: Availability::Available,
-        mkfs_ext4: Availability::Available,
-        mkfs_xfs: Availability::Available,
-        filesystems: ["ext4", "xfs", "tmpfs"].map(str::to_owned).to_vec(),
+        docker_shares_kernel: true,
+        mkfs: FileSystem::ALL.map(|known| (known, Availability::Available)).into(),
+        filesystems: ["ext4", "xfs", "btrfs", "tmpfs"].map(str::to_owned).to_vec(),
         engines: BTreeMap::from([
             (
                 EngineKind::Postgres,
@@ -134,7 +134,8 @@ fn every_default_is_filled() {
     // Scale 1, 13 s: 96 + 15 + 9 + 13 + 15 + 624 = 772 MiB; / 0.92 = 839.1; up to 64.
     assert_eq!(
         cell.storage.kind,
-        StorageKind::Ext4(LoopVolume {
+        StorageKind::Loop(LoopVolume {
+            file_system: FileSystem::Ext4,
             size_bytes: 896 * MIB,
             block_size_bytes: 4096,
             mkfs_options: vec![],
@@ -334,7 +335,8 @@ fn what_contradicts_itself_is_named() {
     let cases = [
         (
             String::new(),
-            "`storage` is missing | add `[[storage]]` with a `kind`: directory, tmpfs, ext4, xfs",
+            "`storage` is missing | add `[[storage]]` with a `kind`: directory, tmpfs, ext4, ext3, \
+             ext2, xfs, btrfs, f2fs, nilfs2, zfs",
         ),
         (format!("{EXT4}[workload]\nscale = 0"), "`workload.scale` is 0, but must be at least 1"),
         (
@@ -455,6 +457,39 @@ fn what_contradicts_itself_is_named() {
              `size` out to get 4.3 GiB",
         ),
         (
+            "[storage]\nkind = \"btrfs\"\nblock_size = 2048".to_owned(),
+            "`storage.block_size` is 2048 (allowed: 4096, 8192, 16384, 32768, 65536)",
+        ),
+        (
+            "[storage]\nkind = \"btrfs\"\nmkfs_options = [\"-s\", \"4096\"]".to_owned(),
+            "`storage.mkfs_options` holds \"-s\", but the block size has its own key | set \
+             `storage.block_size`",
+        ),
+        (
+            "[storage]\nkind = \"btrfs\"\nsize = \"10MiB\"".to_owned(),
+            "`storage.size` is 10 MiB, but the loaded database alone takes 111 MiB | leave `size` \
+             out to get 896 MiB",
+        ),
+        (
+            format!("{EXT4}devices = 2"),
+            "`storage.devices` is 2, but `storage.layout` \"single\" is one device | leave `devices` \
+             out to have it chosen",
+        ),
+        (
+            format!("{EXT4}layout = [\"raid0\", \"raid1\"]\ndevices = 1"),
+            "`storage.devices` is 1, but `storage.layout` \"raid0\" needs at least 2 | leave \
+             `devices` out to have it chosen",
+        ),
+        (
+            "[storage]\nkind = \"ext3\"\nlayout = \"raid10\"\ndevices = 5".to_owned(),
+            "`storage.devices` is 5, but `storage.layout` \"raid10\" needs an even number from 4 | \
+             leave `devices` out to have it chosen",
+        ),
+        (
+            "[storage]\nkind = \"zfs\"\nashift = 8".to_owned(),
+            "`storage.ashift` is 8, but must be from 9 to 16",
+        ),
+        (
             "[storage]\nkind = \"tmpfs\"\nsize = \"9GiB\"".to_owned(),
             "`storage.size` is 9 GiB, more than this machine's memory of 8 GiB",
         ),
@@ -520,7 +555,10 @@ fn what_the_machine_lacks_is_named_with_its_remedy() {
         ..rich()
     };
     let no_mkfs = Capabilities {
-        mkfs_xfs: missing("it is not installed", "apt-get install xfsprogs"),
+        mkfs: BTreeMap::from([(
+            FileSystem::Xfs,
+            missing("it is not installed", "apt-get install xfsprogs"),
+        )]),
         ..rich()
     };
     let no_xfs = Capabilities { filesystems: vec!["ext4".to_owned()], ..rich() };
@@ -568,8 +606,24 @@ fn what_the_machine_lacks_is_named_with_its_remedy() {
         (
             "[storage]\nkind = \"xfs\"".to_owned(),
             no_xfs,
-            "`storage`: the kernel of this machine has no xfs (it has: ext4) | run `modprobe xfs`, or \
-             choose another kind",
+            "`storage`: the kernel of this machine has no xfs | run `modprobe xfs`, or boot a kernel \
+             with CONFIG_XFS_FS",
+        ),
+        (
+            "[[storage]]\nkind = \"zfs\"\n[[storage]]\nkind = \"f2fs\"".to_owned(),
+            rich(),
+            "`storage[0]`: this version of Bedplate makes no zfs yet, and the kernel of this machine \
+             has no zfs | wait for a later version of Bedplate; then install OpenZFS, whose module is \
+             not part of the kernel, and run `modprobe zfs`",
+        ),
+        (
+            "[[storage]]\nkind = \"ext4\"\n[[storage]]\nkind = \"btrfs\"\n\
+             [design]\nbaseline = { storage = \"btrfs\" }"
+                .to_owned(),
+            rich(),
+            "`design.baseline` is storage=btrfs, which is not available here: this version of Bedplate \
+             makes no btrfs yet | name another level; for this one: wait for a later version of \
+             Bedplate",
         ),
     ];
     for (text, machine, expected) in cases {
@@ -588,6 +642,159 @@ fn another_version_runs_when_it_may() {
     // 15 is newer than 9.6, though "9.6" sorts behind it as text.
     assert_eq!(plan.cells[0].engine.provision, Provision::Process { bin_dir: "/pg/15/bin".into() });
     assert_eq!(plan.cells[0].engine.version, "13");
+}
+
+/// The storages of two published studies.
+const STUDIES: &str = r#"
+[[storage]]
+label = "EXT4 900p"
+kind = "ext4"
+[[storage]]
+label = "XFS"
+kind = "xfs"
+layout = ["single", "raid0", "raid1"]
+[[storage]]
+label = "Btrfs"
+kind = "btrfs"
+layout = ["single", "raid0"]
+[[storage]]
+label = "F2FS 900p"
+kind = "f2fs"
+[[storage]]
+label = "ZFS 900p"
+kind = "zfs"
+options = { recordsize = "32k", logbias = "throughput" }
+[[storage]]
+label = "array1"
+kind = "ext3"
+layout = "raid10"
+devices = 14
+mount_options = ["data=writeback"]
+"#;
+
+#[test]
+fn what_cannot_be_made_here_is_left_out_with_its_reason() {
+    let spec = format!("{STUDIES}[workload]\nclients = [1, 4]\n[design]\nblocks = 2\n");
+    let plan = resolved(&spec);
+    let labels: Vec<&str> = plan.cells.iter().map(|cell| cell.label.as_str()).collect();
+    assert_eq!(
+        labels,
+        [
+            "EXT4 900p/clients=1",
+            "EXT4 900p/clients=4",
+            "XFS/layout=single/clients=1",
+            "XFS/layout=single/clients=4"
+        ]
+    );
+    assert_eq!(plan.cells[0].levels["layout"], "none");
+    // Order and estimate know of nothing else.
+    for order in &plan.design.order {
+        assert_eq!(order.iter().copied().collect::<BTreeSet<_>>(), (0..4).collect());
+    }
+    assert_eq!(plan.estimate().trials, 8);
+    assert_eq!(plan.unavailable.len(), 14);
+    let found: Vec<_> = plan
+        .unavailable
+        .iter()
+        .filter(|cell| cell.levels["clients"] == "4")
+        .map(|cell| (cell.label.as_str(), cell.reason.as_str(), cell.remedy.as_str()))
+        .collect();
+    let wait = "wait for a later version of Bedplate";
+    assert_eq!(
+        found,
+        [
+            (
+                "XFS/layout=raid0/clients=4",
+                "this version of Bedplate makes no raid by md yet",
+                wait
+            ),
+            (
+                "XFS/layout=raid1/clients=4",
+                "this version of Bedplate makes no raid by md yet",
+                wait
+            ),
+            ("Btrfs/layout=single/clients=4", "this version of Bedplate makes no btrfs yet", wait),
+            ("Btrfs/layout=raid0/clients=4", "this version of Bedplate makes no btrfs yet", wait),
+            (
+                "F2FS 900p/clients=4",
+                "this version of Bedplate makes no f2fs yet, and the kernel of this machine has no \
+                 f2fs",
+                "wait for a later version of Bedplate; then run `modprobe f2fs`, or boot a kernel \
+                 with CONFIG_F2FS_FS"
+            ),
+            (
+                "ZFS 900p/clients=4",
+                "this version of Bedplate makes no zfs yet, and the kernel of this machine has no \
+                 zfs",
+                "wait for a later version of Bedplate; then install OpenZFS, whose module is not \
+                 part of the kernel, and run `modprobe zfs`"
+            ),
+            (
+                "array1/clients=4",
+                "this version of Bedplate makes no ext3 yet, and the kernel of this machine has no \
+                 ext3",
+                "wait for a later version of Bedplate; then run `modprobe ext4`, or boot a kernel \
+                 with CONFIG_EXT4_FS"
+            ),
+        ]
+    );
+    let text = plan.render();
+    let section = "not available here
+  this version of Bedplate makes no raid by md yet
+    → wait for a later version of Bedplate
+    XFS/layout=raid0/clients=1     clients=1, engine=postgres-13, layout=raid0, storage=XFS
+    XFS/layout=raid0/clients=4     clients=4, engine=postgres-13, layout=raid0, storage=XFS
+    XFS/layout=raid1/clients=1     clients=1, engine=postgres-13, layout=raid1, storage=XFS
+    XFS/layout=raid1/clients=4     clients=4, engine=postgres-13, layout=raid1, storage=XFS
+  this version of Bedplate makes no btrfs yet
+";
+    assert!(text.contains(&format!("\n\n{section}")), "{text}");
+    assert!(plan.render_unavailable().starts_with(section));
+    assert_eq!(resolved(EXT4).render_unavailable(), "");
+    let json = serde_json::to_string(&plan).expect("writes");
+    assert_eq!(serde_json::from_str::<Plan>(&json).expect("reads"), plan);
+
+    // A baseline needs cells that are measured.
+    let baseline = |levels: &str| format!("{spec}baseline = {{ {levels} }}");
+    resolved(&baseline("storage = \"XFS\", layout = \"single\""));
+    let (kind, message) = error_of(&baseline("layout = \"raid0\""), &rich());
+    assert_eq!(kind, ErrorKind::Provision);
+    assert!(
+        message.starts_with("`design.baseline` is layout=raid0, which is not available here: this"),
+        "{message}"
+    );
+}
+
+#[test]
+fn the_machine_decides_what_else_is_left_out() {
+    let spec = "[[storage]]\nkind = \"directory\"\n[[storage]]\nkind = \"xfs\"\n";
+    let reasons = |machine: &Capabilities, spec: &str| -> Vec<String> {
+        let plan = resolve(spec, machine).expect(spec);
+        assert_eq!(plan.cells[0].label, "directory");
+        plan.unavailable.into_iter().map(|cell| cell.reason).collect()
+    };
+    assert_eq!(reasons(&rich(), spec), [""; 0]);
+    let gone = missing("it is not installed", "apt-get install xfsprogs");
+    let no_mkfs = Capabilities { mkfs: [(FileSystem::Xfs, gone)].into(), ..rich() };
+    assert_eq!(reasons(&no_mkfs, spec), ["xfs needs mkfs.xfs, but it is not installed"]);
+    let no_kernel = Capabilities { filesystems: Vec::new(), ..rich() };
+    assert_eq!(reasons(&no_kernel, spec), ["the kernel of this machine has no xfs"]);
+    // The helper container has tools of its own, and the daemon may have a kernel of its own.
+    let docker = format!("site = \"docker\"\n{spec}");
+    assert_eq!(reasons(&no_mkfs, &docker), [""; 0]);
+    assert_eq!(reasons(&no_kernel, &docker), ["the kernel of this machine has no xfs"]);
+    let elsewhere = Capabilities { docker_shares_kernel: false, ..no_kernel };
+    assert_eq!(reasons(&elsewhere, &docker), [""; 0]);
+    // What nobody makes yet needs no root either.
+    let process = "[engine]\nprovision = \"process\"\nversion = \"15\"\n";
+    let poor = Capabilities { engines: rich().engines, ..poor() };
+    assert_eq!(
+        reasons(&poor, &format!("{process}{}", spec.replace("xfs", "btrfs"))),
+        ["this version of Bedplate makes no btrfs yet"]
+    );
+    let (kind, message) = error_of(&format!("{process}{spec}"), &poor);
+    assert_eq!(kind, ErrorKind::Provision);
+    assert!(message.contains("needs root"), "{message}");
 }
 
 /// A spec of MariaDB with further keys.
@@ -810,6 +1017,8 @@ storage 1
   kind           ext4
   size           960 MiB
   block_size     4096
+  layout         single
+  devices        1
   mkfs_options   none
   mount_options  noatime
 
@@ -818,6 +1027,8 @@ storage 2
   kind           xfs
   size           960 MiB
   block_size     4096
+  layout         single
+  devices        1
   mkfs_options   none
   mount_options  noatime
 

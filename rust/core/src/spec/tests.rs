@@ -18,13 +18,41 @@ fn bad_input_is_named() {
     let cases = [
         (
             "[[storage]]\nkind = \"ext5\"",
-            "`storage[0].kind` is \"ext5\", which is not a known kind of storage \
-             (allowed: directory, tmpfs, ext4, xfs) | did you mean `ext4`?",
+            "`storage[0].kind` is \"ext5\", which is not a known kind of storage (allowed: directory, \
+             tmpfs, ext4, ext3, ext2, xfs, btrfs, f2fs, nilfs2, zfs) | did you mean `ext4`?",
         ),
         (
-            "[[storage]]\nkind = \"ext4\"\n[[storage]]\nkind = \"zfs\"",
-            "`storage[1].kind` is \"zfs\", which is not a known kind of storage \
-             (allowed: directory, tmpfs, ext4, xfs) | `zfs` is not supported by this version of bedplate",
+            "[storage]\nkind = \"f2fs\"\nblock_size = 4096",
+            "`storage.block_size` is not a known key (allowed: kind, label, size, layout, devices, \
+             mkfs_options, mount_options) | a storage of kind `f2fs` has no `block_size`",
+        ),
+        (
+            "[storage]\nkind = \"zfs\"\nmount_options = [\"noatime\"]",
+            "`storage.mount_options` is not a known key (allowed: kind, label, size, layout, devices, \
+             ashift, options) | a storage of kind `zfs` has no `mount_options`",
+        ),
+        (
+            "[storage]\nkind = \"xfs\"\nlayout = \"raidz\"",
+            "`storage.layout` is \"raidz\", which is not a known layout (allowed: single, raid0, raid1, \
+             raid10) | did you mean `raid0`?",
+        ),
+        (
+            "[storage]\nkind = \"zfs\"\noptions = { recordsize = [\"8k\"] }",
+            "`storage.options.recordsize` is a list, but text, a number or a boolean is expected",
+        ),
+        (
+            "[storage]\nkind = \"zfs\"\noptions = { -o = 1 }",
+            "`storage.options.-o` is not the name of a property",
+        ),
+        (
+            "[storage]\nkind = \"zfs\"\noptions = { sync = \"\" }",
+            "`storage.options.sync` is \"\", but a property may not be empty nor hold control \
+             characters",
+        ),
+        (
+            "devices = 2",
+            "`devices` is not a known key (allowed: name, site, work_dir, engine, storage, workload, \
+             design) | `devices` belongs under `storage`",
         ),
         (
             "[workload]\nclient = 3",
@@ -43,7 +71,8 @@ fn bad_input_is_named() {
         ),
         (
             "[[storage]]\nlabel = \"a\"",
-            "`storage[0].kind` is missing (allowed: directory, tmpfs, ext4, xfs)",
+            "`storage[0].kind` is missing (allowed: directory, tmpfs, ext4, ext3, ext2, xfs, btrfs, \
+             f2fs, nilfs2, zfs)",
         ),
         (
             "[engine]\nkind = \"postgresql\"",
@@ -220,6 +249,17 @@ fn toml_and_json_say_the_same() {
         [[storage]]
         kind = "tmpfs"
         size = 1073741824
+        [[storage]]
+        kind = "btrfs"
+        layout = ["raid0", "raid1"]
+        devices = 2
+        [[storage]]
+        kind = "zfs"
+        size = "4GiB"
+        layout = "raidz"
+        devices = 3
+        ashift = 12
+        options = { recordsize = "32k", atime = false, copies = 1 }
         [workload]
         kind = ["tpcb", "select-only"]
         scale = 10
@@ -249,7 +289,10 @@ fn toml_and_json_say_the_same() {
             {"kind": "ext4", "size": 25769803776, "block_size": [1024, 4096],
                 "mkfs_options": ["-E", "stride=16"], "mount_options": []},
             {"kind": "directory", "label": "plain", "path": "/srv"},
-            {"kind": "tmpfs", "size": "1GiB"}],
+            {"kind": "tmpfs", "size": "1GiB"},
+            {"kind": "btrfs", "layout": ["raid0", "raid1"], "devices": 2},
+            {"kind": "zfs", "size": 4294967296, "layout": ["raidz"], "devices": 3, "ashift": 12,
+                "options": {"recordsize": "32k", "atime": "off", "copies": "1"}}],
         "workload": {"kind": ["tpcb", "select-only"], "scale": [10], "clients": [1, 8],
             "threads": [1], "protocol": ["simple", "prepared"], "duration": 120, "warmup": 1.5},
         "design": {"profile": "gate", "blocks": 3, "seed": 7,
@@ -260,7 +303,12 @@ fn toml_and_json_say_the_same() {
     assert_eq!(toml, json);
     assert_eq!(toml.workload.duration_s, Some(120.0));
     assert_eq!(toml.engines[0].settings["autovacuum"], ["off"]);
-    let StorageSpecKind::Ext4(volume) = &toml.storages[0].kind else { panic!("ext4") };
+    let StorageSpecKind::Loop(LoopKind::Ext4, volume) = &toml.storages[0].kind else {
+        panic!("ext4")
+    };
     assert_eq!(volume.size_bytes, Some(24 << 30));
     assert_eq!(volume.mount_options, Some(vec![]));
+    let StorageSpecKind::Zfs(volume) = &toml.storages[4].kind else { panic!("zfs") };
+    assert_eq!(volume.layout, [Layout::Raidz]);
+    assert_eq!(volume.options["atime"], "off");
 }
