@@ -266,8 +266,6 @@ class _OnLoop(_Table):
 class Ext2(_OnLoop):
     """The file system ext2, made fresh on a loop device for each trial.
 
-    This version of Bedplate makes none yet: its cells are planned as not available.
-
     Parameters
     ----------
     size
@@ -295,8 +293,6 @@ class Ext2(_OnLoop):
 @dataclass(frozen=True, kw_only=True)
 class Ext3(_OnLoop):
     """The file system ext3, made fresh on a loop device for each trial.
-
-    This version of Bedplate makes none yet: its cells are planned as not available.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ fn tool(name: &str, package: &str) -> Availability {
 
 fn mkfs(file_system: FileSystem) -> Availability {
     let package = match file_system {
-        FileSystem::Ext4 => "e2fsprogs",
+        FileSystem::Ext2 | FileSystem::Ext3 | FileSystem::Ext4 => "e2fsprogs",
         FileSystem::Xfs => "xfsprogs",
     };
     tool(&format!("mkfs.{}", file_system.word()), package)
@@ -138,11 +138,22 @@ fn filesystems() -> Vec<String> {
         .filter_map(|line| line.split_whitespace().last().map(str::to_owned))
         .collect();
     let release = kernel_release();
-    for list in ["modules.builtin", "modules.dep"] {
-        let text = fs::read_to_string(format!("/lib/modules/{release}/{list}")).unwrap_or_default();
-        found.extend(modules(&text));
-    }
+    let list = |name: &str| {
+        fs::read_to_string(format!("/lib/modules/{release}/{name}")).unwrap_or_default()
+    };
+    found.extend(modules(&list("modules.builtin")));
+    found.extend(modules(&list("modules.dep")));
+    found.extend(aliases(&list("modules.alias")));
     found.into_iter().collect()
+}
+
+/// The file systems that a list of aliases gives a module to: ext3 has none of its own name.
+fn aliases(list: &str) -> Vec<String> {
+    list.lines()
+        .filter_map(|line| line.strip_prefix("alias fs-")?.split(' ').next())
+        .filter(|name| FILESYSTEMS.contains(name))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Those of [`FILESYSTEMS`] that a list of module files names.
@@ -226,6 +237,8 @@ mod tests {
                     kernel/fs/btrfs/btrfs.ko: kernel/lib/raid6.ko\n\
                     kernel/fs/ext4/ext4.ko\nkernel/net/ipv6.ko:\n";
         assert_eq!(modules(list), ["xfs", "btrfs", "ext4"]);
+        let list = "alias fs-ext3 ext4\nalias fs-ext2 ext4\nalias fs-nfs4 nfsv4\nalias ext3 ext4\n";
+        assert_eq!(aliases(list), ["ext3", "ext2"]);
     }
 
     #[tokio::test]

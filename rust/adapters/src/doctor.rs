@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bedplate_core::capabilities::{Availability, Capabilities};
+use bedplate_core::capabilities::{Availability, Capabilities, kernel_remedy};
 use bedplate_core::plan::{EngineKind, FileSystem};
 use serde::Serialize;
 
@@ -74,7 +74,7 @@ fn file_system(offered: &Capabilities, name: &str) -> Check {
     if offered.filesystems.iter().any(|known| known == name) {
         return Check::good(title, "can be mounted");
     }
-    Check::bad(title, "the kernel does not have it", format!("modprobe {name}"))
+    Check::bad(title, "the kernel does not have it", kernel_remedy(name))
 }
 
 async fn image_check(offered: &Capabilities, image: Image) -> Check {

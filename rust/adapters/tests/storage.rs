@@ -104,6 +104,8 @@ fn storage(kind: &str, work_dir: &Path) -> StoragePlan {
         "directory" => StorageKind::Directory { path: work_dir.to_owned() },
         "tmpfs" => StorageKind::Tmpfs { size_bytes: 64 * MIB },
         // Unlike what mkfs would choose by itself.
+        "ext2" => volume(FileSystem::Ext2, 200 * MIB, 2048),
+        "ext3" => volume(FileSystem::Ext3, 200 * MIB, 2048),
         "ext4" => volume(FileSystem::Ext4, 200 * MIB, 2048),
         "xfs" => volume(FileSystem::Xfs, 320 * MIB, 1024),
         other => panic!("{other}"),
@@ -212,13 +214,21 @@ fn loop_facts_are_right(kind: &str, facts: &VolumeFacts) {
     let command = fact(facts, "mkfs_command");
     assert!(command.starts_with(&format!("mkfs.{kind} ")) && command.ends_with(device));
     let block_size = fact(facts, "block_size_bytes");
-    if kind == "ext4" {
+    if kind.starts_with("ext") {
         assert_eq!(block_size, "2048");
         let text = sh(&format!("dumpe2fs -h {device} 2>/dev/null; dumpe2fs {device} 2>/dev/null"));
         assert!(text.lines().any(|line| line.replace(' ', "") == "Blocksize:2048"), "{text}");
-        // Every inode table was written at once, in every group.
+        // Every inode table was written at once, in every group; only ext4 can leave one for later.
         let groups: Vec<_> = text.lines().filter(|line| line.contains(": (Blocks ")).collect();
-        assert!(!groups.is_empty() && groups.iter().all(|line| line.contains("ITABLE_ZEROED")));
+        assert!(!groups.is_empty());
+        assert!(kind != "ext4" || groups.iter().all(|line| line.contains("ITABLE_ZEROED")));
+        let features = text.lines().find_map(|line| line.strip_prefix("Filesystem features:"));
+        let features: Vec<_> = features.unwrap().split_whitespace().collect();
+        for (feature, kinds) in
+            [("has_journal", ["ext3", "ext4"].as_slice()), ("extent", &["ext4"])]
+        {
+            assert_eq!(features.contains(&feature), kinds.contains(&kind), "{kind}: {features:?}");
+        }
         assert!(fact(facts, "mkfs_version").starts_with("mke2fs "));
     } else {
         assert_eq!(block_size, "1024");
@@ -241,12 +251,52 @@ macro_rules! conformance {
 conformance! {
     local_directory_conforms: "local" "directory",
     local_tmpfs_conforms: "local" "tmpfs",
+    local_ext2_conforms: "local" "ext2",
+    local_ext3_conforms: "local" "ext3",
     local_ext4_conforms: "local" "ext4",
     local_xfs_conforms: "local" "xfs",
     docker_directory_conforms: "docker" "directory",
     docker_tmpfs_conforms: "docker" "tmpfs",
+    docker_ext2_conforms: "docker" "ext2",
+    docker_ext3_conforms: "docker" "ext3",
     docker_ext4_conforms: "docker" "ext4",
     docker_xfs_conforms: "docker" "xfs",
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn block_sizes_and_mount_options_of_the_ext_family_are_read_back() {
+    with_helper_image();
+    // What is set, and how the kernel shows it.
+    let cases = [
+        ("ext2", 1024, "noatime", "noatime"),
+        ("ext2", 4096, "sync", "sync"),
+        ("ext3", 1024, "data=journal", "data=journal"),
+        ("ext3", 2048, "barrier=0", "nobarrier"),
+        ("ext3", 4096, "data=writeback", "data=writeback"),
+        ("ext4", 1024, "data=writeback", "data=writeback"),
+        ("ext4", 4096, "data=journal", "data=journal"),
+    ];
+    for site in ["local", "docker"] {
+        for (kind, block_size_bytes, option, shown) in cases {
+            let scratch = Scratch::new();
+            let ledger = scratch.ledger();
+            let mut storage = storage(kind, &scratch.work_dir());
+            let StorageKind::Loop(volume) = &mut storage.kind else { unreachable!() };
+            volume.size_bytes = 48 * MIB;
+            volume.block_size_bytes = block_size_bytes;
+            volume.mount_options = vec![option.to_owned()];
+            let made = create(site, &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
+            let facts = made.unwrap().facts().await.unwrap();
+            assert_eq!(fact(&facts, "fs_type"), kind);
+            assert_eq!(fact(&facts, "block_size_bytes"), block_size_bytes.to_string());
+            let options = fact(&facts, "mount_options");
+            assert!(options.split(',').any(|known| known == shown), "{kind} {option}: {options}");
+            let caveats = usize::from(shown == "nobarrier");
+            assert_eq!(facts.caveats.len(), caveats, "{:?}", facts.caveats);
+            ledger.undo_all().await.unwrap();
+            assert_eq!(scratch.leftovers(), Vec::<String>::new());
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -321,9 +371,13 @@ async fn child_of_the_kill_drill() {
 async fn a_kill_at_any_moment_is_swept_and_decoys_stay() {
     with_helper_image();
     let decoys = Decoys::new();
-    for (site, kind) in
-        [("local", "ext4"), ("local", "xfs"), ("local", "tmpfs"), ("docker", "ext4")]
-    {
+    for (site, kind) in [
+        ("local", "ext4"),
+        ("local", "ext3"),
+        ("local", "xfs"),
+        ("local", "tmpfs"),
+        ("docker", "ext4"),
+    ] {
         // At the end, and at moments in between.
         for milliseconds in [None, Some(40), Some(130), Some(220), Some(380), Some(800)] {
             let scratch = Scratch::new();

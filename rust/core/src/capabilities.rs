@@ -85,6 +85,23 @@ impl Capabilities {
     }
 }
 
+/// What brings a file system that the kernel lacks.
+pub fn kernel_remedy(file_system: &str) -> String {
+    let module = match file_system {
+        "zfs" => {
+            return "install OpenZFS, which is not part of the kernel, and run `modprobe zfs`"
+                .to_owned();
+        }
+        // One driver serves the family.
+        "ext2" | "ext3" => "ext4",
+        other => other,
+    };
+    format!(
+        "run `modprobe {module}`, or boot a kernel with CONFIG_{}_FS",
+        module.to_ascii_uppercase()
+    )
+}
+
 impl Availability {
     /// Whether it can be used.
     pub fn is_available(&self) -> bool {

@@ -256,6 +256,10 @@ pub struct LoopVolume {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileSystem {
+    /// ext2.
+    Ext2,
+    /// ext3.
+    Ext3,
     /// ext4.
     Ext4,
     /// xfs.
@@ -264,11 +268,13 @@ pub enum FileSystem {
 
 impl FileSystem {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Ext4, Self::Xfs];
+    pub const ALL: [Self; 4] = [Self::Ext2, Self::Ext3, Self::Ext4, Self::Xfs];
 
     /// The word in specs, plans and tables, which is also that of mkfs and mount.
     pub fn word(self) -> &'static str {
         match self {
+            Self::Ext2 => "ext2",
+            Self::Ext3 => "ext3",
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
         }

@@ -53,7 +53,7 @@ impl<'a> LoopPlan<'a> {
     pub(crate) fn mkfs_command(&self) -> Vec<String> {
         let (mkfs, block_size) = (self.mkfs(), self.volume.block_size_bytes);
         let (ours, further) = match self.volume.file_system {
-            FileSystem::Ext4 => {
+            FileSystem::Ext2 | FileSystem::Ext3 | FileSystem::Ext4 => {
                 let (extended, further) = self.extended_options();
                 (format!("{mkfs} -F -q -T default -b {block_size} -E {extended}"), further)
             }
@@ -201,6 +201,9 @@ pub(crate) fn loop_caveats(facts: &VolumeFacts) -> Vec<String> {
     if fact("loop_scheduler") != "none" {
         caveats.push(format!("the loop device's scheduler is {}", fact("loop_scheduler")));
     }
+    if fact("mount_options").split(',').any(|option| ["nobarrier", "barrier=0"].contains(&option)) {
+        caveats.push("the file system sends no flushes: a commit is not durable".to_owned());
+    }
     if number("image_allocated_bytes") < number("image_bytes") {
         caveats.push("the image file is sparse: first writes allocate blocks".to_owned());
     }
@@ -271,6 +274,15 @@ mod tests {
     }
 
     #[test]
+    fn the_family_of_ext_is_made_alike() {
+        assert_eq!(
+            mkfs_command(FileSystem::Ext3, &["-J", "size=16"]),
+            "mkfs.ext3 -F -q -T default -b 2048 \
+             -E lazy_itable_init=0,lazy_journal_init=0,nodiscard -J size=16"
+        );
+    }
+
+    #[test]
     fn xfs_is_made_without_discards() {
         let command = mkfs_command(FileSystem::Xfs, &["-m", "reflink=0"]);
         assert_eq!(command, "mkfs.xfs -f -q -K -b size=2048 -m reflink=0");
@@ -290,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_device_that_deviates_is_named() {
+    fn a_loop_volume_that_deviates_is_named() {
         let mut facts = VolumeFacts::default();
         for (key, value) in [
             ("loop_direct_io", "0"),
@@ -299,9 +311,10 @@ mod tests {
             ("image_bytes", "4096"),
             ("image_allocated_bytes", "0"),
             ("backing_fs_type", "tmpfs"),
+            ("mount_options", "rw,noatime,nobarrier"),
         ] {
             facts.facts.insert(key.to_owned(), value.to_owned());
         }
-        assert_eq!(loop_caveats(&facts).len(), 5);
+        assert_eq!(loop_caveats(&facts).len(), 6);
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::Context;
 use super::cells::Level;
-use crate::capabilities::Availability;
+use crate::capabilities::{Availability, kernel_remedy};
 use crate::error::{Error, Result};
 use crate::plan::{FileSystem, LoopVolume, SiteKind, StorageKind, StoragePlan};
 use crate::sizing::{self, bytes_text};
@@ -297,11 +297,11 @@ fn check_xfs(path: &str, spec: &LoopSpec) -> Result<()> {
 /// The file system, if this version makes it.
 fn made(kind: LoopKind) -> Option<FileSystem> {
     match kind {
+        LoopKind::Ext2 => Some(FileSystem::Ext2),
+        LoopKind::Ext3 => Some(FileSystem::Ext3),
         LoopKind::Ext4 => Some(FileSystem::Ext4),
         LoopKind::Xfs => Some(FileSystem::Xfs),
-        LoopKind::Ext2 | LoopKind::Ext3 | LoopKind::Btrfs | LoopKind::F2fs | LoopKind::Nilfs2 => {
-            None
-        }
+        LoopKind::Btrfs | LoopKind::F2fs | LoopKind::Nilfs2 => None,
     }
 }
 
@@ -394,17 +394,8 @@ fn kernel_lack(context: &Context<'_>, word: &str) -> Option<Lack> {
     if unknown || capabilities.filesystems.iter().any(|known| known == word) {
         return None;
     }
-    let remedy = match word {
-        "zfs" => "install OpenZFS, whose module is not part of the kernel, and run `modprobe zfs`"
-            .to_owned(),
-        // Both are served by ext4's driver.
-        "ext2" | "ext3" => "run `modprobe ext4`, or boot a kernel with CONFIG_EXT4_FS".to_owned(),
-        _ => format!(
-            "run `modprobe {word}`, or boot a kernel with CONFIG_{}_FS",
-            word.to_ascii_uppercase()
-        ),
-    };
-    Some(Lack { reason: format!("the kernel of this machine has no {word}"), remedy })
+    let reason = format!("the kernel of this machine has no {word}");
+    Some(Lack { reason, remedy: kernel_remedy(word) })
 }
 
 fn or_default<T: Copy>(levels: &[T], default: T) -> Vec<T> {

@@ -24,7 +24,7 @@ fn rich() -> Capabilities {
         loop_devices: Availability::Available,
         docker_shares_kernel: true,
         mkfs: FileSystem::ALL.map(|known| (known, Availability::Available)).into(),
-        filesystems: ["ext4", "xfs", "btrfs", "tmpfs"].map(str::to_owned).to_vec(),
+        filesystems: ["ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"].map(str::to_owned).to_vec(),
         engines: BTreeMap::from([
             (
                 EngineKind::Postgres,
@@ -151,6 +151,24 @@ fn every_default_is_filled() {
     assert_eq!((plan.design.blocks, plan.design.seed), (1, 20));
     assert_eq!(plan.design.baseline, BTreeMap::new());
     assert_eq!(plan.design.order, [[0]]);
+}
+
+#[test]
+fn a_file_system_on_a_loop_device_is_filled_alike() {
+    for file_system in FileSystem::ALL {
+        let keys = "block_size = 1024\nmkfs_options = [\"-v\"]\nmount_options = [\"nobarrier\"]";
+        let plan = resolved(&format!("[storage]\nkind = \"{}\"\n{keys}", file_system.word()));
+        assert_eq!(
+            plan.cells[0].storage.kind,
+            StorageKind::Loop(LoopVolume {
+                file_system,
+                size_bytes: 896 * MIB,
+                block_size_bytes: 1024,
+                mkfs_options: vec!["-v".to_owned()],
+                mount_options: vec!["nobarrier".to_owned()],
+            })
+        );
+    }
 }
 
 #[test]
@@ -613,8 +631,8 @@ fn what_the_machine_lacks_is_named_with_its_remedy() {
             "[[storage]]\nkind = \"zfs\"\n[[storage]]\nkind = \"f2fs\"".to_owned(),
             rich(),
             "`storage[0]`: this version of Bedplate makes no zfs yet, and the kernel of this machine \
-             has no zfs | wait for a later version of Bedplate; then install OpenZFS, whose module is \
-             not part of the kernel, and run `modprobe zfs`",
+             has no zfs | wait for a later version of Bedplate; then install OpenZFS, which is not \
+             part of the kernel, and run `modprobe zfs`",
         ),
         (
             "[[storage]]\nkind = \"ext4\"\n[[storage]]\nkind = \"btrfs\"\n\
@@ -726,16 +744,10 @@ fn what_cannot_be_made_here_is_left_out_with_its_reason() {
                 "ZFS 900p/clients=4",
                 "this version of Bedplate makes no zfs yet, and the kernel of this machine has no \
                  zfs",
-                "wait for a later version of Bedplate; then install OpenZFS, whose module is not \
-                 part of the kernel, and run `modprobe zfs`"
+                "wait for a later version of Bedplate; then install OpenZFS, which is not part \
+                 of the kernel, and run `modprobe zfs`"
             ),
-            (
-                "array1/clients=4",
-                "this version of Bedplate makes no ext3 yet, and the kernel of this machine has no \
-                 ext3",
-                "wait for a later version of Bedplate; then run `modprobe ext4`, or boot a kernel \
-                 with CONFIG_EXT4_FS"
-            ),
+            ("array1/clients=4", "this version of Bedplate makes no raid by md yet", wait),
         ]
     );
     let text = plan.render();
@@ -746,6 +758,8 @@ fn what_cannot_be_made_here_is_left_out_with_its_reason() {
     XFS/layout=raid0/clients=4     clients=4, engine=postgres-13, layout=raid0, storage=XFS
     XFS/layout=raid1/clients=1     clients=1, engine=postgres-13, layout=raid1, storage=XFS
     XFS/layout=raid1/clients=4     clients=4, engine=postgres-13, layout=raid1, storage=XFS
+    array1/clients=1               clients=1, engine=postgres-13, layout=none, storage=array1
+    array1/clients=4               clients=4, engine=postgres-13, layout=none, storage=array1
   this version of Bedplate makes no btrfs yet
 ";
     assert!(text.contains(&format!("\n\n{section}")), "{text}");
@@ -778,6 +792,11 @@ fn the_machine_decides_what_else_is_left_out() {
     let no_mkfs = Capabilities { mkfs: [(FileSystem::Xfs, gone)].into(), ..rich() };
     assert_eq!(reasons(&no_mkfs, spec), ["xfs needs mkfs.xfs, but it is not installed"]);
     let no_kernel = Capabilities { filesystems: Vec::new(), ..rich() };
+    let ext3 = resolve(&spec.replace("xfs", "ext3"), &no_kernel).expect("directory is left");
+    assert_eq!(
+        ext3.unavailable[0].remedy,
+        "run `modprobe ext4`, or boot a kernel with CONFIG_EXT4_FS"
+    );
     assert_eq!(reasons(&no_kernel, spec), ["the kernel of this machine has no xfs"]);
     // The helper container has tools of its own, and the daemon may have a kernel of its own.
     let docker = format!("site = \"docker\"\n{spec}");
