@@ -1,4 +1,4 @@
-"""Bedplate measures PostgreSQL on file systems and hands back polars frames.
+"""Bedplate measures PostgreSQL and MariaDB on file systems and hands back polars frames.
 
 >>> import bedplate as bp
 >>> spec = bp.Spec(
@@ -24,6 +24,7 @@ from bedplate.exceptions import (
     StoreError,
     WorkloadError,
 )
+from bedplate.published import published
 from bedplate.results import Plan, Results, load_run, plan, run
 from bedplate.spec import (
     Btrfs,
@@ -77,6 +78,7 @@ __all__ = [
     "__version__",
     "load_run",
     "plan",
+    "published",
     "run",
 ]
 

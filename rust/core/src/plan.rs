@@ -310,6 +310,13 @@ impl WorkloadPlan {
     pub fn clients_in_all(&self) -> u64 {
         u64::from(self.instances) * u64::from(self.clients)
     }
+
+    /// slap's queries of all instances and iterations; 0 for what is no slap.
+    fn queries_in_all(&self) -> u64 {
+        let Work::Slap(slap) = &self.work else { return 0 };
+        let times = u64::from(slap.iterations) * u64::from(self.instances);
+        slap.queries_of(self.clients).saturating_mul(times)
+    }
 }
 
 /// What the clients of a workload do.
@@ -532,9 +539,8 @@ const IMAGE_BYTES_PER_SECOND: f64 = 500e6;
 const LOAD_S_PER_SCALE: f64 = 0.25;
 /// Assumed rate where a number of transactions is asked for.
 const TRANSACTIONS_PER_SECOND: f64 = 1000.0;
-
-/// Assumed length of a number of queries that the workload itself says.
-const QUERIES_S: f64 = 10.0;
+/// Assumed rate of slap's queries, half of which are commits.
+const QUERIES_PER_SECOND: f64 = 3000.0;
 
 impl Cell {
     /// Bytes of disk that a trial of this cell takes; memory is no disk, and what a server that
@@ -557,7 +563,7 @@ impl Cell {
         };
         let measured_s = match self.workload.length {
             RunLength::DurationS(seconds) => seconds,
-            RunLength::Queries => QUERIES_S,
+            RunLength::Queries => self.workload.queries_in_all() as f64 / QUERIES_PER_SECOND,
             RunLength::Transactions(count) => {
                 count as f64 * self.workload.clients_in_all() as f64 / TRANSACTIONS_PER_SECOND
             }

@@ -87,8 +87,7 @@ fn slap_bytes(slap: &SlapPlan, clients: u32, instances: u32) -> u64 {
         + u64::from(slap.int_columns) * 4
         + u64::from(slap.char_columns) * 127
         + u64::from(slap.secondary_indexes) * 37;
-    let list = slap.unique_query_number + 1;
-    let inserts: u64 = slap.queries.of_clients(clients, list).sum();
+    let inserts = slap.queries_of(clients);
     let rows = slap.preload_rows().saturating_add(inserts).saturating_mul(u64::from(instances));
     (BASE_BYTES + INNODB_BYTES).saturating_add(rows.saturating_mul(columns).saturating_mul(3) / 2)
 }

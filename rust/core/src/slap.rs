@@ -223,6 +223,13 @@ impl SlapPlan {
         if self.is_custom() { 0 } else { self.write_number.saturating_sub(1) }
     }
 
+    /// Queries of so many clients in one iteration; with queries of the user's own and no number, what
+    /// a generated list would have.
+    pub fn queries_of(&self, clients: u32) -> u64 {
+        let list = self.unique_query_number.saturating_add(1);
+        self.queries.of_clients(clients, list).fold(0, u64::saturating_add)
+    }
+
     /// Refuses what cannot run or would not do what it says.
     ///
     /// # Errors
