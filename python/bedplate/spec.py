@@ -590,7 +590,8 @@ class SelectOnly(_BuiltIn):
 class Slap(_Table):
     """What mysqlslap does, on MariaDB: generated statements, sent by each client.
 
-    All parameters but the first four are mysqlslap's options, with its defaults.
+    All parameters but the first four are mysqlslap's options, with its defaults. A list of values
+    is a factor; the last five, which are statements, take one value.
 
     Parameters
     ----------
@@ -642,20 +643,20 @@ class Slap(_Table):
     clients: Levels[int] | None = None
     threads: Levels[int] | None = None
     protocol: Levels[Literal["simple", "extended", "prepared"]] | None = None
-    int_columns: int | str | None = None
-    char_columns: int | str | None = None
-    secondary_indexes: int | None = None
-    key: Literal["none", "autoincrement", "guid"] | None = None
-    load_type: Literal["mixed", "write", "update", "key", "read"] | None = None
-    write_number: int | None = None
-    unique_write_number: int | None = None
-    unique_query_number: int | None = None
-    queries_per_client: int | None = None
-    number_of_queries: int | None = None
-    commit_every: int | None = None
-    detach_every: int | None = None
-    iterations: int | None = None
-    storage_engine: str | None = None
+    int_columns: Levels[int | str] | None = None
+    char_columns: Levels[int | str] | None = None
+    secondary_indexes: Levels[int] | None = None
+    key: Levels[Literal["none", "autoincrement", "guid"]] | None = None
+    load_type: Levels[Literal["mixed", "write", "update", "key", "read"]] | None = None
+    write_number: Levels[int] | None = None
+    unique_write_number: Levels[int] | None = None
+    unique_query_number: Levels[int] | None = None
+    queries_per_client: Levels[int] | None = None
+    number_of_queries: Levels[int] | None = None
+    commit_every: Levels[int] | None = None
+    detach_every: Levels[int] | None = None
+    iterations: Levels[int] | None = None
+    storage_engine: Levels[str] | None = None
     create: str | None = None
     query: str | None = None
     pre_query: str | None = None

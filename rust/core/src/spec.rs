@@ -301,8 +301,17 @@ pub struct WorkloadSpec {
     pub transactions: Option<u64>,
     /// Seconds before measuring.
     pub warmup_s: Option<f64>,
-    /// Keys of kind `slap`.
-    pub slap: Option<SlapPlan>,
+    /// What kind `slap` does, one entry for each combination of its levels; empty means its defaults.
+    pub slap: Vec<SlapSpec>,
+}
+
+/// One combination of the levels of kind `slap`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SlapSpec {
+    /// Factor and level of each key that has several.
+    pub levels: Vec<(String, String)>,
+    /// What it does.
+    pub plan: SlapPlan,
 }
 
 /// A design as it was written.
@@ -455,6 +464,8 @@ const SLAP_TABLE_KEYS: [&str; 19] = [
     "post_query",
     "delimiter",
 ];
+/// Those that are statements, which are no names of levels.
+const SLAP_TEXTS: [&str; 5] = ["create", "query", "pre_query", "post_query", "delimiter"];
 const DESIGN_KEYS: [&str; 4] = ["profile", "blocks", "seed", "baseline"];
 
 impl Spec {
@@ -782,14 +793,22 @@ fn read_workload(field: &Field<'_>) -> Result<WorkloadSpec> {
         duration_s: table.value("duration", Field::seconds)?,
         transactions: table.value("transactions", Field::integer)?,
         warmup_s: table.value("warmup", Field::seconds)?,
-        slap: table.value("slap", read_slap)?,
+        slap: table.value("slap", read_slaps)?.unwrap_or_default(),
     })
+}
+
+fn read_slaps(field: &Field<'_>) -> Result<Vec<SlapSpec>> {
+    field.table()?.check_keys(&SLAP_TABLE_KEYS, home_of)?;
+    let read = |(levels, node): (Vec<_>, Node)| {
+        let plan = read_slap(&Field { path: field.path.clone(), node: &node })?;
+        Ok(SlapSpec { levels, plan })
+    };
+    field.combinations(&SLAP_TABLE_KEYS, &SLAP_TEXTS)?.into_iter().map(read).collect()
 }
 
 /// The keys are mysqlslap's options, and so are the defaults.
 fn read_slap(field: &Field<'_>) -> Result<SlapPlan> {
     let table = field.table()?;
-    table.check_keys(&SLAP_TABLE_KEYS, home_of)?;
     let own = SlapPlan::default();
     let (int_columns, int_indexes) =
         table.value("int_columns", read_columns)?.unwrap_or((own.int_columns, own.int_indexes));

@@ -11,7 +11,8 @@ use crate::plan::{
     WorkloadKind, WorkloadPlan,
 };
 use crate::sizing;
-use crate::spec::{EngineSpec, Spec, WorkloadSpec, storage_kinds};
+use crate::slap::SlapPlan;
+use crate::spec::{EngineSpec, SlapSpec, Spec, WorkloadSpec, storage_kinds};
 
 /// A factor and one of its levels.
 pub(super) type Level = (String, String);
@@ -224,7 +225,7 @@ fn workloads(context: &Context<'_>) -> Result<Vec<WorkloadChoice>> {
         threads => threads.iter().copied().map(Some).collect(),
     };
     let mut choices = Vec::new();
-    for work in works(spec)? {
+    for (work, own_levels) in works(spec)? {
         let (length, warmup_s) = match work {
             Work::Slap(_) => (RunLength::Queries, 0.0),
             _ => (length, warmup_s),
@@ -245,7 +246,8 @@ fn workloads(context: &Context<'_>) -> Result<Vec<WorkloadChoice>> {
                             length,
                             warmup_s,
                         };
-                        let levels = levels(spec, &plan);
+                        let mut levels = levels(spec, &plan);
+                        levels.extend(own_levels.iter().cloned());
                         choices.push(WorkloadChoice { plan, levels });
                     }
                 }
@@ -255,11 +257,11 @@ fn workloads(context: &Context<'_>) -> Result<Vec<WorkloadChoice>> {
     Ok(choices)
 }
 
-/// Every combination of kind and scale; slap has no scale.
-fn works(spec: &WorkloadSpec) -> Result<Vec<Work>> {
+/// Every combination of kind and scale, and of slap, which has no scale, each of its own levels.
+fn works(spec: &WorkloadSpec) -> Result<Vec<(Work, Vec<Level>)>> {
     let kinds = or_default(&spec.kind, WorkloadKind::Tpcb);
     let slap = kinds.contains(&WorkloadKind::Slap);
-    if spec.slap.is_some() && !slap {
+    if !spec.slap.is_empty() && !slap {
         return Err(Error::spec("`workload.slap` is given, but `workload.kind` is not \"slap\"")
             .hint("set `kind = \"slap\"`, or leave the table out"));
     }
@@ -277,15 +279,21 @@ fn works(spec: &WorkloadSpec) -> Result<Vec<Work>> {
     }
     let mut works = Vec::new();
     for kind in kinds {
-        let scaled = or_default(&spec.scale, 1).into_iter().map(|scale| Scaled { scale });
-        match kind {
-            WorkloadKind::Tpcb => works.extend(scaled.map(Work::Tpcb)),
-            WorkloadKind::SimpleUpdate => works.extend(scaled.map(Work::SimpleUpdate)),
-            WorkloadKind::SelectOnly => works.extend(scaled.map(Work::SelectOnly)),
+        let of_scale: fn(Scaled) -> Work = match kind {
+            WorkloadKind::Tpcb => Work::Tpcb,
+            WorkloadKind::SimpleUpdate => Work::SimpleUpdate,
+            WorkloadKind::SelectOnly => Work::SelectOnly,
             WorkloadKind::Slap => {
-                works.push(Work::Slap(Box::new(spec.slap.clone().unwrap_or_default())));
+                let default = [SlapSpec { levels: Vec::new(), plan: SlapPlan::default() }];
+                let slaps = if spec.slap.is_empty() { &default } else { spec.slap.as_slice() };
+                works.extend(slaps.iter().map(|SlapSpec { levels, plan }| {
+                    (Work::Slap(Box::new(plan.clone())), levels.clone())
+                }));
+                continue;
             }
-        }
+        };
+        let scales = or_default(&spec.scale, 1);
+        works.extend(scales.into_iter().map(|scale| (of_scale(Scaled { scale }), Vec::new())));
     }
     Ok(works)
 }

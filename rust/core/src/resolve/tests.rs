@@ -7,6 +7,7 @@ use crate::plan::{
     EngineKind, FileSystem, Initdb, LoopVolume, Provision, QueryProtocol, RunLength, Scaled,
     StorageKind, TlsMode, TransportKind, Work,
 };
+use crate::slap::LoadType;
 
 const MIB: u64 = 1 << 20;
 
@@ -1101,4 +1102,31 @@ fn the_shipped_specs_resolve() {
         .expect("needs neither Docker nor root");
     assert_eq!(directory.site, SiteKind::Local);
     assert!(matches!(directory.cells[0].storage.kind, StorageKind::Directory { .. }));
+}
+
+#[test]
+fn levels_of_slap_are_factors() {
+    let plan = resolved(
+        "[engine]\nkind = \"mariadb\"\n[storage]\nkind = \"ext4\"\n[workload]\nkind = \"slap\"\n\
+         [workload.slap]\nload_type = [\"key\", \"write\"]\nkey = \"autoincrement\"\n\
+         commit_every = [0, 10]\niterations = 2",
+    );
+    let cells: Vec<_> = plan
+        .cells
+        .iter()
+        .map(|cell| {
+            let Work::Slap(slap) = &cell.workload.work else { panic!("not slap") };
+            (cell.label.as_str(), slap.load_type, slap.commit_every, slap.iterations)
+        })
+        .collect();
+    assert_eq!(
+        cells,
+        [
+            ("ext4/load_type=key/commit_every=0", LoadType::Key, 0, 2),
+            ("ext4/load_type=key/commit_every=10", LoadType::Key, 10, 2),
+            ("ext4/load_type=write/commit_every=0", LoadType::Write, 0, 2),
+            ("ext4/load_type=write/commit_every=10", LoadType::Write, 10, 2),
+        ]
+    );
+    assert_eq!(plan.cells[1].levels["commit_every"], "10");
 }

@@ -20,6 +20,9 @@ pub(super) enum Node {
     Table(Vec<(String, Node)>),
 }
 
+/// A factor and one of its levels.
+pub(super) type Level = (String, String);
+
 /// The key under which the `toml` crate hands out a date.
 const TOML_DATE: &str = "$__toml_private_datetime";
 
@@ -266,6 +269,39 @@ impl<'a> Field<'a> {
             )));
         }
         Ok(levels)
+    }
+
+    /// The tables that a table of `keys` stands for whose values may be lists, those of the keys in
+    /// `whole` left as they are: every combination of levels, each with the names of its own.
+    pub(super) fn combinations(
+        &self,
+        keys: &[&str],
+        whole: &[&str],
+    ) -> Result<Vec<(Vec<Level>, Node)>> {
+        let table = self.table()?;
+        let mut tables = vec![(Vec::new(), Vec::new())];
+        for (key, field) in keys.iter().filter_map(|key| Some((*key, table.get(key)?))) {
+            let nodes = if whole.contains(&key) {
+                vec![field.node.clone()]
+            } else {
+                field.levels(|level| Ok(level.node.clone()))?
+            };
+            let several = nodes.len() > 1;
+            let mut next = Vec::new();
+            for (levels, entries) in &tables {
+                for node in &nodes {
+                    let (mut levels, mut entries) = (Vec::clone(levels), Vec::clone(entries));
+                    if several {
+                        let level = Field { path: field.path.clone(), node };
+                        levels.push((key.to_owned(), level.scalar()?));
+                    }
+                    entries.push((key.to_owned(), node.clone()));
+                    next.push((levels, entries));
+                }
+            }
+            tables = next;
+        }
+        Ok(tables.into_iter().map(|(levels, entries)| (levels, Node::Table(entries))).collect())
     }
 
     pub(super) fn text(&self) -> Result<String> {
