@@ -1,6 +1,6 @@
 # The two commands of the README are `make demo` and `make test`; each sets up what it needs.
 
-.PHONY: demo test soak lint rust-test python-test notebooks wheel bench-pgbench clean
+.PHONY: demo test soak lint rust-test python-test notebooks wheel bench-pgbench bench-mysqlslap clean
 .DEFAULT_GOAL := demo
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -50,6 +50,12 @@ bench-pgbench:
 	scripts/setup.sh test
 	scripts/wheel.sh
 	python bench/pgbench.py
+
+# Likewise ours, mysqlslap and sysbench on a MariaDB server.
+bench-mysqlslap:
+	scripts/setup.sh test
+	scripts/wheel.sh
+	python bench/mysqlslap.py
 
 wheel:
 	scripts/setup.sh build

@@ -40,6 +40,8 @@ if [ "$level" = test ]; then
   need su util-linux
   # mysqlslap is what the statements of the workload slap are compared with.
   need mysqlslap mariadb-client
+  # The other peer of the bench on MariaDB.
+  need sysbench sysbench
   # The server that the wire, the session and the process engine are tested with.
   need mariadbd mariadb-server
 fi
