@@ -73,19 +73,28 @@ async fn read_keys(session: &mut dyn Session) -> Result<Keys> {
     Ok(Keys::Read(keys))
 }
 
-/// Removes every table of the session's own database, so that it can be filled again. Tables whose
-/// names start with `bedplate_` are marks of ours and stay.
+/// Removes everything that the user's own statements may have made in the session's database, so that
+/// it can be filled again. Tables whose names start with `bedplate_` are marks of ours and stay.
 pub(crate) async fn empty(session: &mut dyn Session) -> Result<()> {
     let rows = session
         .query(
-            "select table_name from information_schema.tables where table_schema = database() \
-             and table_name not like 'bedplate\\_%'",
+            "select if(table_type in ('VIEW', 'SEQUENCE'), table_type, 'TABLE'), table_name \
+             from information_schema.tables \
+             where table_schema = database() and table_name not like 'bedplate\\_%' \
+             union all select routine_type, routine_name from information_schema.routines \
+             where routine_schema = database() and routine_type in ('PROCEDURE', 'FUNCTION') \
+             union all select 'EVENT', event_name from information_schema.events \
+             where event_schema = database()",
         )
         .await?;
-    for table in rows.into_iter().flatten().flatten() {
-        session.execute(&format!("drop table `{}`", table.replace('`', "``"))).await?;
+    // Whatever refers to what.
+    session.execute("set foreign_key_checks = 0").await?;
+    for row in rows {
+        if let [Some(kind), Some(name)] = row.as_slice() {
+            session.execute(&format!("drop {kind} `{}`", name.replace('`', "``"))).await?;
+        }
     }
-    Ok(())
+    session.execute("set foreign_key_checks = default").await
 }
 
 /// pgbench's tables.

@@ -189,7 +189,7 @@ pub fn database_bytes_query(engine: EngineKind) -> &'static str {
              'pgbench_branches', 'pgbench_tellers', 'pgbench_history']::regclass[]) as name"
         }
         EngineKind::MariaDb => {
-            "select cast(sum(data_length + index_length) as unsigned) \
+            "select cast(coalesce(sum(data_length + index_length), 0) as unsigned) \
              from information_schema.tables where table_schema = database()"
         }
     }
