@@ -546,7 +546,7 @@ async fn failures_have_their_class() {
     let reason = "1193 (HY000): Unknown system variable 'nonsense'";
     assert_eq!(Client::open(&setting, QueryProtocol::Simple, &off).err().as_deref(), Some(reason));
     let require = ClientTls::new(TlsMode::Require, None).unwrap();
-    let reason = "TLS is demanded (`require`) and the server does not offer it";
+    let reason = "`engine.tls` is \"require\", but the server does not offer TLS";
     let plain = server.endpoint("root", "");
     assert_eq!(
         Client::open(&plain, QueryProtocol::Simple, &require).err().as_deref(),

@@ -670,7 +670,7 @@ mod tests {
         );
         let bytes = packet(0, &greeting(CAPABILITIES, "mysql_native_password"));
         let (_, reply) = wire.receive(&bytes, &mut BytesMut::new());
-        let reason = "TLS is demanded (`require`) and the server does not offer it";
+        let reason = "`engine.tls` is \"require\", but the server does not offer TLS";
         assert_eq!(reply, Reply::Broken(reason.into()));
     }
 

@@ -64,8 +64,38 @@ const COLLATION: u8 = 45;
 const NATIVE: &str = "mysql_native_password";
 /// The plugin of passwords that sign with Ed25519.
 const ED25519: &str = "client_ed25519";
+/// The error of an account that lets in without asking for a password, but not us.
+const NO_PASSWORD_ASKED: u16 = 1698;
 const NATIVE_NONCE_BYTES: usize = 20;
 const ED25519_NONCE_BYTES: usize = 32;
+
+/// Why a login failed.
+#[derive(Debug)]
+pub(super) struct Denial {
+    pub(super) reason: String,
+    /// The next step, where the reason tells it.
+    pub(super) hint: Option<String>,
+    /// Whether these are the server's own words, so that there is one.
+    pub(super) by_server: bool,
+}
+
+impl From<String> for Denial {
+    fn from(reason: String) -> Self {
+        Self { reason, hint: None, by_server: false }
+    }
+}
+
+impl From<&str> for Denial {
+    fn from(reason: &str) -> Self {
+        reason.to_owned().into()
+    }
+}
+
+impl From<Denial> for String {
+    fn from(denial: Denial) -> Self {
+        denial.reason
+    }
+}
 
 /// The start of one conversation.
 pub(super) struct Login {
@@ -89,9 +119,9 @@ impl Login {
         &mut self,
         payload: &[u8],
         out: &mut BytesMut,
-    ) -> Result<(Option<TlsChannel>, u8), String> {
+    ) -> Result<(Option<TlsChannel>, u8), Denial> {
         if payload.first() == Some(&ERROR) {
-            return Err(ServerError::parse(payload).to_string());
+            return Err(self.refused(payload));
         }
         let greeting = Greeting::parse(payload)?;
         if greeting.capabilities & PROTOCOL_41 == 0
@@ -107,10 +137,18 @@ impl Login {
         let mut sequence = 1;
         if self.tls.mode() != TlsMode::Off {
             if greeting.capabilities & SSL == 0 {
-                return Err(format!(
-                    "TLS is demanded (`{}`) and the server does not offer it",
-                    self.tls.mode().word()
-                ));
+                return Err(Denial {
+                    reason: format!(
+                        "`engine.tls` is \"{}\", but the server does not offer TLS",
+                        self.tls.mode().word()
+                    ),
+                    hint: Some(
+                        "give the server a certificate and a key (`ssl_cert`, `ssl_key`), or set \
+                         `engine.tls = \"off\"`"
+                            .into(),
+                    ),
+                    by_server: false,
+                });
             }
             self.capabilities |= SSL;
             channel = self.tls.channel(&self.endpoint.address)?;
@@ -161,20 +199,50 @@ impl Login {
         payload: &[u8],
         sequence: u8,
         out: &mut BytesMut,
-    ) -> Result<Option<u8>, String> {
+    ) -> Result<Option<u8>, Denial> {
         match payload.split_first() {
             Some((0, _)) => Ok(None),
-            Some((&ERROR, _)) => Err(ServerError::parse(payload).to_string()),
+            Some((&ERROR, _)) => Err(self.refused(payload)),
             // Another plugin; without a name it is the one of MySQL 4.0.
-            Some((&END, [])) => Err(unknown_plugin("mysql_old_password")),
+            Some((&END, [])) => Err(self.unknown_plugin("mysql_old_password")),
             Some((&END, rest)) => {
                 let (plugin, nonce) = text(rest).ok_or("unreadable wish for a plugin")?;
                 let proof = prove(plugin, &self.endpoint.password, nonce)
-                    .ok_or_else(|| unknown_plugin(plugin))?;
+                    .ok_or_else(|| self.unknown_plugin(plugin))?;
                 Ok(Some(append_packets(&proof, sequence, out)))
             }
             _ => Err("authentication: the server says something not known here".into()),
         }
+    }
+
+    fn unknown_plugin(&self, plugin: &str) -> Denial {
+        Denial {
+            reason: format!(
+                "the server asks for the authentication plugin `{plugin}`, which is not known here \
+                 (known: {NATIVE}, {ED25519})"
+            ),
+            hint: Some(self.password_hint()),
+            by_server: false,
+        }
+    }
+
+    /// The server's refusal.
+    fn refused(&self, payload: &[u8]) -> Denial {
+        let error = ServerError::parse(payload);
+        let hint = (error.number == NO_PASSWORD_ASKED).then(|| {
+            format!(
+                "the account goes by the user of the operating system (plugin `unix_socket`) and not \
+                 by a password: run bedplate as that user, or {}",
+                self.password_hint()
+            )
+        });
+        Denial { reason: error.to_string(), hint, by_server: true }
+    }
+
+    /// How an account gets a password of a plugin that is known here. Its host is not ours, maybe.
+    fn password_hint(&self) -> String {
+        let user = self.endpoint.user.replace('`', "``");
+        format!("ALTER USER `{user}`@`HOST` IDENTIFIED VIA {NATIVE} USING PASSWORD('...')")
     }
 
     /// What the request for TLS and the response have in common.
@@ -209,13 +277,6 @@ fn set_statement(settings: &[(String, String)]) -> Result<Option<String>, String
         }
     }
     Ok((!statement.is_empty()).then_some(statement))
-}
-
-fn unknown_plugin(plugin: &str) -> String {
-    format!(
-        "the server asks for the authentication plugin `{plugin}`, which is not known here \
-         (known: {NATIVE}, {ED25519})"
-    )
 }
 
 /// The server's first packet.

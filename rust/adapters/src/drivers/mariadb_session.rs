@@ -14,9 +14,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::mariadb_login::{
-    COM_QUERY, COM_QUIT, DEPRECATE_EOF, ERROR, FULL_PACKET, HEADER_BYTES, LOCAL_FILE, LOCAL_FILES,
-    Login, MORE_RESULTS, MULTI_STATEMENTS, ServerError, append_packets, end_status, ends_rows,
-    integer, ok,
+    COM_QUERY, COM_QUIT, DEPRECATE_EOF, Denial, ERROR, FULL_PACKET, HEADER_BYTES, LOCAL_FILE,
+    LOCAL_FILES, Login, MORE_RESULTS, MULTI_STATEMENTS, ServerError, append_packets, end_status,
+    ends_rows, integer, ok,
 };
 use super::session::shown;
 use super::tls::{ClientTls, TlsChannel};
@@ -39,21 +39,36 @@ pub struct MariadbSession {
 /// # Errors
 /// [`bedplate_core::ErrorKind::Driver`] when the server cannot be reached or refuses.
 pub async fn connect(endpoint: &Endpoint, tls: &ClientTls) -> Result<MariadbSession> {
-    tokio::time::timeout(CONNECT_TIMEOUT, open(endpoint, tls))
-        .await
-        .map_err(|_| {
-            Error::driver(format!(
-                "{} did not answer within {} s",
-                shown(&endpoint.address),
-                CONNECT_TIMEOUT.as_secs()
-            ))
-        })?
-        .map_err(|reason| {
-            Error::driver(format!("cannot connect to {}: {reason}", shown(&endpoint.address)))
-        })
+    attempt(endpoint, tls).await.map_err(|denial| not_connected(endpoint, denial))
 }
 
-async fn open(endpoint: &Endpoint, tls: &ClientTls) -> std::result::Result<MariadbSession, String> {
+/// Finds out whether there is a server, which may well refuse.
+///
+/// # Errors
+/// [`bedplate_core::ErrorKind::Driver`] when nobody answers.
+pub async fn find(endpoint: &Endpoint, tls: &ClientTls) -> Result<()> {
+    match attempt(endpoint, tls).await {
+        Err(denial) if !denial.by_server => Err(not_connected(endpoint, denial)),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+async fn attempt(
+    endpoint: &Endpoint,
+    tls: &ClientTls,
+) -> std::result::Result<MariadbSession, Denial> {
+    tokio::time::timeout(CONNECT_TIMEOUT, open(endpoint, tls))
+        .await
+        .unwrap_or_else(|_| Err(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()).into()))
+}
+
+fn not_connected(endpoint: &Endpoint, Denial { reason, hint, .. }: Denial) -> Error {
+    let address = shown(&endpoint.address);
+    let error = Error::driver(format!("cannot connect to {address}: {reason}"));
+    Error { hint, ..error }
+}
+
+async fn open(endpoint: &Endpoint, tls: &ClientTls) -> std::result::Result<MariadbSession, Denial> {
     let stream: Box<dyn Stream> = match &endpoint.address {
         Address::Unix(path) => {
             Box::new(UnixStream::connect(path).await.map_err(|error| error.to_string())?)

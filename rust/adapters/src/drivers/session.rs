@@ -26,29 +26,39 @@ pub struct PostgresSession {
 /// # Errors
 /// [`bedplate_core::ErrorKind::Driver`] when the server cannot be reached or refuses.
 pub async fn connect(endpoint: &Endpoint) -> Result<PostgresSession> {
+    attempt(endpoint).await?.map_err(|error| not_connected(endpoint, &text(&error)))
+}
+
+/// Finds out whether there is a server, which may well refuse.
+///
+/// # Errors
+/// [`bedplate_core::ErrorKind::Driver`] when nobody answers.
+pub async fn find(endpoint: &Endpoint) -> Result<()> {
+    match attempt(endpoint).await? {
+        Err(error) if error.as_db_error().is_none() => Err(not_connected(endpoint, &text(&error))),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+async fn attempt(
+    endpoint: &Endpoint,
+) -> Result<std::result::Result<PostgresSession, tokio_postgres::Error>> {
     let config = config(endpoint)?;
-    let connecting = config.connect(NoTls);
-    let (client, connection) = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
-        .await
-        .map_err(|_| {
-            Error::driver(format!(
-                "{} did not answer within {} s",
-                shown(&endpoint.address),
-                CONNECT_TIMEOUT.as_secs()
-            ))
-        })?
-        .map_err(|error| {
-            Error::driver(format!(
-                "cannot connect to {}: {}",
-                shown(&endpoint.address),
-                text(&error)
-            ))
-        })?;
-    // The task ends with the client; what it would report, the client's next call reports too.
-    tokio::spawn(async move {
-        let _ = connection.await;
-    });
-    Ok(PostgresSession { client })
+    let connected = tokio::time::timeout(CONNECT_TIMEOUT, config.connect(NoTls)).await;
+    let connected = connected.map_err(|_| {
+        not_connected(endpoint, &format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()))
+    })?;
+    Ok(connected.map(|(client, connection)| {
+        // The task ends with the client; what it would report, the client's next call reports too.
+        tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        PostgresSession { client }
+    }))
+}
+
+fn not_connected(endpoint: &Endpoint, reason: &str) -> Error {
+    Error::driver(format!("cannot connect to {}: {reason}", shown(&endpoint.address)))
 }
 
 /// The address in the words of the user.

@@ -59,6 +59,10 @@ impl Database for MariaDb {
         Ok(Box::new(mariadb_session::connect(endpoint, tls).await?))
     }
 
+    async fn find(&self, endpoint: &Endpoint, tls: &ClientTls) -> Result<()> {
+        mariadb_session::find(endpoint, tls).await
+    }
+
     async fn facts(&self, session: &mut dyn Session) -> Result<ServerFacts> {
         let mut facts = ServerFacts::default();
         let rows = session.query("SELECT VERSION()").await?;
@@ -237,7 +241,7 @@ impl Database for MariaDb {
     async fn permission(
         &self,
         session: &mut dyn Session,
-        endpoint: &Endpoint,
+        _: &Endpoint,
         users: bool,
     ) -> Result<Permission> {
         // A name like those of trials.
@@ -257,7 +261,7 @@ impl Database for MariaDb {
                  OR EXISTS (SELECT 1 FROM information_schema.SCHEMA_PRIVILEGES \
                             WHERE PRIVILEGE_TYPE = 'CREATE' AND GRANTEE = me.grantee \
                             AND {name} LIKE TABLE_SCHEMA), \
-                 CURRENT_ROLE() IS NOT NULL OR {user_rights} \
+                 CURRENT_ROLE() IS NOT NULL OR {user_rights}, me.grantee \
                  FROM (SELECT CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), '''') \
                        AS grantee) AS me"
             ))
@@ -265,16 +269,17 @@ impl Database for MariaDb {
         let may = |column: usize| {
             rows.first().and_then(|row| row.get(column)) == Some(&Some("1".to_owned()))
         };
-        let user = &endpoint.user;
+        // The account, which is a user at a host.
+        let account = rows.first().and_then(|row| row.get(2)?.clone()).unwrap_or_default();
         Ok(if !may(0) {
             Permission::Missing {
                 what: "a database whose name begins with bedplate_".into(),
-                remedy: format!(r"GRANT ALL ON `bedplate\_%`.* TO {user}"),
+                remedy: format!(r"GRANT ALL ON `bedplate\_%`.* TO {account}"),
             }
         } else if !may(1) {
             Permission::Missing {
                 what: "a user for each of several instances".into(),
-                remedy: format!("GRANT ALL ON *.* TO {user} WITH GRANT OPTION"),
+                remedy: format!("GRANT ALL ON *.* TO {account} WITH GRANT OPTION"),
             }
         } else {
             Permission::Given

@@ -54,6 +54,9 @@ trait Database: Send + Sync {
     /// Opens a session.
     async fn connect(&self, endpoint: &Endpoint, tls: &ClientTls) -> Result<Box<dyn Session>>;
 
+    /// Finds out whether there is a server, which may well refuse.
+    async fn find(&self, endpoint: &Endpoint, tls: &ClientTls) -> Result<()>;
+
     /// What the server says of itself; provenance and mount are the engine's to add.
     async fn facts(&self, session: &mut dyn Session) -> Result<ServerFacts>;
 

@@ -56,6 +56,10 @@ impl Database for Postgres {
         Ok(Box::new(session::connect(endpoint).await?))
     }
 
+    async fn find(&self, endpoint: &Endpoint, _: &ClientTls) -> Result<()> {
+        session::find(endpoint).await
+    }
+
     async fn facts(&self, session: &mut dyn Session) -> Result<ServerFacts> {
         let mut facts = ServerFacts::default();
         let rows = session.query("SELECT version(), current_setting('server_version')").await?;
@@ -200,7 +204,11 @@ impl Database for Postgres {
         Ok(if !may(0) {
             Permission::Missing {
                 what: format!("a schema in database {database}"),
-                remedy: format!("GRANT CREATE ON DATABASE {database} TO {user}"),
+                remedy: format!(
+                    "GRANT CREATE ON DATABASE {} TO {}",
+                    identifier(database),
+                    identifier(user)
+                ),
             }
         } else if users && !may(1) {
             Permission::Missing {

@@ -28,8 +28,11 @@ pub(super) async fn preflight(
     let database = database(engine.kind);
     let access = Access::new(database, database.endpoint(url)?, client_tls(engine)?);
     let endpoint = &access.endpoint;
-    let mut session = access.session().await.map_err(|error| {
-        error.hint(format!("check `engine.url`; the password comes from {PASSWORD_VARIABLE}"))
+    let mut session = access.session().await.map_err(|error| match error.hint {
+        Some(_) => error,
+        None => {
+            error.hint(format!("check `engine.url`; the password comes from {PASSWORD_VARIABLE}"))
+        }
     })?;
     database.facts(&mut *session).await?;
     let room = database.room(&mut *session).await?;
@@ -159,7 +162,8 @@ impl Server for UrlServer {
     }
 
     async fn ended(&self) -> Option<String> {
-        self.access.session().await.err().map(|error| format!("is gone: {error}"))
+        let Access { database, endpoint, tls, .. } = &self.access;
+        database.find(endpoint, tls).await.err().map(|error| format!("is gone: {error}"))
     }
 
     async fn log(&self) -> Result<String> {

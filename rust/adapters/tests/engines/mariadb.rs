@@ -424,7 +424,10 @@ async fn instances_leave_no_database_and_no_user_in_an_existing_server() {
     };
     let error = engines::preflight(&several("poor")).await.unwrap_err();
     assert_eq!(error.message, "user poor may not make a user for each of several instances");
-    assert_eq!(error.hint.as_deref(), Some("GRANT ALL ON *.* TO poor WITH GRANT OPTION"));
+    assert_eq!(
+        error.hint.as_deref(),
+        Some("GRANT ALL ON *.* TO 'poor'@'localhost' WITH GRANT OPTION")
+    );
     engines::preflight(&several("maker")).await.unwrap();
 
     let trial = Trial::new();
@@ -485,7 +488,7 @@ async fn an_existing_server_gets_one_database_and_loses_it() {
     of_bob.provision = Provision::Url { url: url("bob") };
     let error = preflight_error(&of_bob, 1).await;
     assert_eq!(error.message, "user bob may not make a database whose name begins with bedplate_");
-    assert_eq!(error.hint.as_deref(), Some(r"GRANT ALL ON `bedplate\_%`.* TO bob"));
+    assert_eq!(error.hint.as_deref(), Some(r"GRANT ALL ON `bedplate\_%`.* TO 'bob'@'localhost'"));
 
     let ours = trial.start(&existing).await.unwrap();
     let schema = trial.id.resource_name().replace('-', "_");
