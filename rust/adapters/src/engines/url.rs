@@ -10,8 +10,8 @@ use bedplate_core::record::ServerFacts;
 use bedplate_core::seam::{Endpoint, Server, Session};
 
 use super::{
-    Access, EngineContext, NewSchema, OWN_CONNECTIONS, PASSWORD_VARIABLE, Permission, client_tls,
-    database, instance_numbers, random_password, too_many_clients,
+    Access, Database, EngineContext, NewSchema, OWN_CONNECTIONS, PASSWORD_VARIABLE, Permission,
+    client_tls, database, instance_numbers, random_password, too_many_clients,
 };
 use crate::drivers::session::shown;
 use crate::drivers::tls::ClientTls;
@@ -87,6 +87,7 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
         let schema = schema.to_owned();
         ctx.ledger.add(&name, Resource::Schema { url: url.clone(), schema, user, tls, tls_ca })
     };
+    let mut session = access.session().await?;
     let provenance = BTreeMap::from([
         ("provision".to_owned(), "url".to_owned()),
         ("server_address".to_owned(), shown(&access.endpoint.address)),
@@ -99,16 +100,34 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
             let schema = schema_name(&instance);
             // Random, so that it cannot be the name of somebody else.
             let user = format!("bedplate_{}", &random_password()?[..16]);
+            check_free(database, &mut *session, &schema).await?;
             write_down(&schema, Some(user.clone()))?;
             access.make_instance(&mark(&instance), &schema, &user).await?;
         }
     } else {
+        check_free(database, &mut *session, &schema).await?;
         write_down(&schema, None)?;
         let new = NewSchema { name: &schema, mark: &mark(&name), user: None };
-        database.make_schema(&mut *access.session().await?, &new).await?;
+        database.make_schema(&mut *session, &new).await?;
         database.enter(&mut access.endpoint, &schema);
     }
     Ok(Box::new(UrlServer { access, provenance }))
+}
+
+/// Checks that there is no schema of that name. Somebody else's must not come on the ledger: it would
+/// never go from there.
+async fn check_free(
+    database: &dyn Database,
+    session: &mut dyn Session,
+    schema: &str,
+) -> Result<()> {
+    match database.marks(session, schema).await? {
+        None => Ok(()),
+        Some(_) => {
+            Err(Error::provision(format!("schema `{schema}` exists already and is left alone"))
+                .hint("run again: each run has names of its own"))
+        }
+    }
 }
 
 /// Drops a schema of ours with everything in it, and its user: only if it carries our mark. A schema
