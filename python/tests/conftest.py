@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -47,6 +47,14 @@ def killed(quick: Path) -> Path:
     intervals = quick / "trials" / "t0002" / "intervals.jsonl"
     intervals.write_bytes(intervals.read_bytes()[:-100])
     return quick
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDbServer]:
+    """Return a server of the user's own: Debian's MariaDB, which logs every statement."""
+    server = MariaDbServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture
@@ -125,11 +133,11 @@ class Desk:
         """Run a spec to its end."""
         return self.bedplate("run", self.spec(spec, name), "--out", self.out)
 
-    def start(self, spec: str) -> subprocess.Popen[bytes]:
+    def start(self, spec: str, name: str = "spec.toml") -> subprocess.Popen[bytes]:
         """Start to run a spec; what it says goes to the file ``said``."""
         with (self.root / "said").open("wb") as said:
             child = subprocess.Popen(
-                [BEDPLATE, "run", self.spec(spec), "--out", self.out],
+                [BEDPLATE, "run", self.spec(spec, name), "--out", self.out],
                 cwd=self.root,
                 env=self.env,
                 stdin=subprocess.DEVNULL,
@@ -203,3 +211,127 @@ class Desk:
         cleaned = self.bedplate("clean")
         assert cleaned.returncode == 0, cleaned.stderr
         shutil.rmtree(self.root)
+
+
+class Said(NamedTuple):
+    """A line of the server's general log."""
+
+    connection: int
+    command: str
+    text: str
+
+
+class MariaDbServer:
+    """A MariaDB server that was there before us."""
+
+    def __init__(self) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="bpt-mariadb-", dir="/var/tmp"))
+        self.root.chmod(0o755)
+        self.data = self.root / "data"
+        self.data.mkdir()
+        # A server does not run as root.
+        self._user = ["--user=mysql"] if os.geteuid() == 0 else []
+        if self._user:
+            shutil.chown(self.data, "mysql")
+        output_of(
+            "mariadb-install-db",
+            "--no-defaults",
+            f"--datadir={self.data}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            *self._user,
+        )
+        self.start()
+        # May do everything but have the server write all to storage, for which tests need not wait.
+        self.query(
+            "CREATE USER owner; GRANT ALL ON *.* TO owner WITH GRANT OPTION;"
+            "REVOKE SUPER ON *.* FROM owner"
+        )
+
+    @property
+    def socket(self) -> Path:
+        return self.data / "socket"
+
+    def url(self, user: str = "owner", database: str = "") -> str:
+        """Return what a spec names."""
+        return f"mysql://{user}@localhost/{database}?socket={self.socket}"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        with (self.root / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    "mariadbd",
+                    "--no-defaults",
+                    f"--datadir={self.data}",
+                    f"--socket={self.socket}",
+                    "--skip-networking",
+                    "--skip-ssl",
+                    "--log-output=TABLE",
+                    "--general-log=ON",
+                    *self._user,
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        ping = ["mariadb-admin", "--no-defaults", "--user=root", f"--socket={self.socket}", "ping"]
+        deadline = time.monotonic() + 60
+        while subprocess.run(ping, capture_output=True, check=False).returncode != 0:
+            log = (self.root / "log").read_text()
+            assert self._process.poll() is None, log
+            assert time.monotonic() < deadline, log
+            time.sleep(0.05)
+
+    def ensure_started(self) -> None:
+        """Start it if it was killed."""
+        if self._process.poll() is not None:
+            self.start()
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """End it and remove everything."""
+        self.kill()
+        shutil.rmtree(self.root)
+
+    def client(self, program: str, *arguments: str) -> str:
+        """Run a client program of MariaDB; return what it printed."""
+        where = ("--no-defaults", "--user=root", f"--socket={self.socket}")
+        return output_of(program, *where, *arguments)
+
+    def query(self, sql: str) -> list[list[str]]:
+        """Run statements; return the rows."""
+        printed = self.client(
+            "mariadb", "--batch", "--raw", "--skip-column-names", "--execute", sql
+        )
+        return [line.split("\t") for line in printed.splitlines()]
+
+    def databases(self) -> set[str]:
+        """Return the names of all databases."""
+        return {name for (name,) in self.query("SHOW DATABASES")}
+
+    def contents(self) -> str:
+        """Return everything that users have here, as text that makes it again."""
+        system = {"information_schema", "mysql", "performance_schema", "sys"}
+        names = sorted(self.databases() - system)
+        return self.client(
+            "mariadb-dump", "--skip-comments", "--routines", "--events", "--databases", *names
+        )
+
+    def forget(self) -> None:
+        """Empty the general log."""
+        self.query("TRUNCATE mysql.general_log")
+
+    def said(self) -> list[Said]:
+        """Return the general log, in the order of time.
+
+        mysqlslap sends a zero byte at the end of some statements; it is taken away.
+        """
+        rows = self.query(
+            "SELECT JSON_ARRAY(thread_id, command_type, argument) FROM mysql.general_log"
+        )
+        lines = [Said(*json.loads(row)) for (row,) in rows]
+        return [line._replace(text=line.text.removesuffix("\0")) for line in lines]
