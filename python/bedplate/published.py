@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import polars as pl
+if TYPE_CHECKING:
+    import polars as pl
 
 _NUMBERS = Path(__file__).parent / "data" / "published.csv"
 
@@ -39,6 +41,8 @@ def published(name: str) -> pl.DataFrame:
     >>> optane.filter(storage_label="EXT4 900p", clients=16)["value"].to_list()
     [4992.0]
     """
+    import polars as pl  # noqa: PLC0415 - takes longer than the rest of the package
+
     types = {"scale": pl.UInt32, "clients": pl.UInt32, "value": pl.Float64}
     numbers = pl.read_csv(_NUMBERS, schema_overrides=types)
     studies = {frame["study"][0]: frame for frame in numbers.partition_by("study")}
