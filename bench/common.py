@@ -10,6 +10,7 @@ import os
 import pwd
 import resource
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -43,6 +44,8 @@ def as_user(name: str) -> list[str]:
 @contextlib.contextmanager
 def memory_directory(user: str) -> Iterator[Path]:
     """Make a directory in memory, which `user` owns if we are root; it is gone afterwards."""
+    # So that what is in use is given back when the bench is ended from outside, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     base = Path(tempfile.mkdtemp(prefix="bedplate-bench-", dir="/dev/shm"))
     try:
         if os.geteuid() == 0:

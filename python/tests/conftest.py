@@ -129,9 +129,11 @@ class Desk:
             timeout=300,
         )
 
-    def run(self, spec: str | bytes, name: str = "spec.toml") -> subprocess.CompletedProcess[str]:
+    def run(
+        self, spec: str | bytes, *options: str, name: str = "spec.toml"
+    ) -> subprocess.CompletedProcess[str]:
         """Run a spec to its end."""
-        return self.bedplate("run", self.spec(spec, name), "--out", self.out)
+        return self.bedplate("run", self.spec(spec, name), "--out", self.out, *options)
 
     def start(self, spec: str, name: str = "spec.toml") -> subprocess.Popen[bytes]:
         """Start to run a spec; what it says goes to the file ``said``."""

@@ -319,7 +319,7 @@ def kill_and_check(desk: Desk, decoys: Decoys, spec: str, after_s: float, *, cle
         swept = desk.bedplate("clean")
         assert swept.returncode == 0, swept.stderr
     else:
-        swept = desk.run(IMPOSSIBLE, "impossible.toml")
+        swept = desk.run(IMPOSSIBLE, name="impossible.toml")
         assert swept.returncode == 5, swept.stderr
         assert "still left" not in swept.stderr
     desk.assert_nothing_left()

@@ -56,9 +56,9 @@ def slap_on(url: str, *, slap: dict[str, object], clients: int = 1, blocks: int 
     )
 
 
-def run(desk: Desk, text: str, status: int = 0) -> tuple[pl.DataFrame, str]:
+def run(desk: Desk, text: str, *options: str, status: int = 0) -> tuple[pl.DataFrame, str]:
     """Run a spec that ends with a status; return its trials, and what was printed."""
-    done = desk.run(text, name="spec.json")
+    done = desk.run(text, *options, name="spec.json")
     assert done.returncode == status, done.stdout + done.stderr
     return bp.load_run(desk.runs()[-1]).trials, done.stdout + done.stderr
 
@@ -194,7 +194,8 @@ def test_clients_that_are_all_refused_leave_no_number(desk: Desk, mariadb: Maria
     )
     before = mariadb.databases()
     locked = {"pre_query": "ALTER USER worker ACCOUNT LOCK"}
-    trials, said = run(desk, slap_on(mariadb.url("worker"), clients=3, slap=locked), status=5)
+    spec = slap_on(mariadb.url("worker"), clients=3, slap=locked)
+    trials, said = run(desk, spec, "--quiet", status=5)
     (row,) = trials.to_dicts()
     reason = "3 clients could not connect: 4151 (HY000): Access denied, this account is locked"
     assert row["trust_reasons"].startswith(reason)
@@ -204,7 +205,7 @@ def test_clients_that_are_all_refused_leave_no_number(desk: Desk, mariadb: Maria
     assert (row["committed"], row["clients_lost"]) == (0, 3)
     # The server has refused, which is not its end.
     assert "the server ended" not in said
-    # Nor was anybody let in to undo what was made; that is said, and done later.
+    # Nor was anybody let in to undo what was made; that is said, quiet or not, and done later.
     assert "not everything could be torn down: schema bedplate_" in said
     mariadb.query("ALTER USER worker ACCOUNT UNLOCK")
     assert desk.bedplate("clean").returncode == 0

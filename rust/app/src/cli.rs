@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use bedplate_adapters::{capabilities, doctor, ledger};
 use bedplate_core::plan::Plan;
-use bedplate_core::seam::{Cancel, Observer, Silent};
+use bedplate_core::seam::{Cancel, Observer};
 use bedplate_core::{Error, Result};
 use bedplate_results::{Run, instance_rows, trial_rows};
 use clap::{Parser, Subcommand};
 
-use crate::progress::Terminal;
+use crate::progress::{NotesAlone, Terminal};
 use crate::{Finished, RunOptions, images, plan_file, run, runtime, status, table};
 
 /// Bedplate measures what a database engine gets from the storage under it.
@@ -30,7 +30,7 @@ enum Verb {
         /// Directory below which the run's directory is made
         #[arg(long, default_value = "runs")]
         out: PathBuf,
-        /// Show nothing until the end
+        /// Show nothing until the end but what you should know
         #[arg(long)]
         quiet: bool,
     },
@@ -121,7 +121,7 @@ fn run_spec(spec: &Path, out: PathBuf, quiet: bool) -> Result<i32> {
     let plan = plan_file(spec)?;
     let cancel = Cancel::default();
     let observer: Arc<dyn Observer> =
-        if quiet { Arc::new(Silent) } else { Arc::new(Terminal::new()) };
+        if quiet { Arc::new(NotesAlone) } else { Arc::new(Terminal::new()) };
     let watcher = watch_signals(cancel.clone())?;
     let outcome = run(plan, RunOptions { out, observer, cancel });
     watcher.shutdown_background();

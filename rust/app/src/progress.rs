@@ -97,6 +97,20 @@ impl Observer for Terminal {
     }
 }
 
+/// Says what the user should know, a thing that is left say, and nothing of the progress.
+pub(crate) struct NotesAlone;
+
+impl Observer for NotesAlone {
+    fn event(&self, event: &Event) {
+        if let Event::Note { text } = event {
+            #[expect(clippy::print_stderr, reason = "standard error is where notes go")]
+            {
+                eprintln!("{text}");
+            }
+        }
+    }
+}
+
 fn ended(record: &TrialRecord) -> String {
     let figure = match record.tps() {
         Some(tps) => format!("{tps:.0} tps"),

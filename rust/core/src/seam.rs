@@ -213,13 +213,6 @@ pub enum Event {
     },
 }
 
-/// An observer that says nothing.
-pub struct Silent;
-
-impl Observer for Silent {
-    fn event(&self, _: &Event) {}
-}
-
 /// The user's wish to stop, shared by everyone who might wait.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<(AtomicBool, Notify)>);
