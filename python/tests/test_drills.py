@@ -145,6 +145,15 @@ def test_an_interrupt_stops_a_run_whose_server_hangs(desk: Desk) -> None:
     desk.assert_nothing_left()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Have SIGINT raise KeyboardInterrupt, also in a background job, whose shell ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     "interrupt",
     [
