@@ -255,7 +255,7 @@ def test_a_wrong_statement_is_an_error(
 ) -> None:
     # mysqlslap shows the error of a query and ends with 0.
     before = mariadb.databases()
-    trials, said = run(desk, slap_on(mariadb.url(), clients=3, slap=slap), status)
+    trials, said = run(desk, slap_on(mariadb.url(), clients=3, slap=slap), status=status)
     assert f"void: {reason}" in said
     (row,) = trials.to_dicts()
     assert (row["trust"], row["tps"], row["queries_per_second"]) == ("void", None, None)
