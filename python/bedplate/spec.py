@@ -266,23 +266,7 @@ class _OnLoop(_Table):
 class Ext2(_OnLoop):
     """The file system ext2, made fresh on a loop device for each trial.
 
-    Parameters
-    ----------
-    size
-        Size of the volume, bytes or text such as ``"24GiB"``. Default: from the scale.
-    block_size
-        1024, 2048 or 4096 bytes. Default 4096.
-    layout
-        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
-        the first; cells of the others are planned as not available.
-    devices
-        Number of loop devices. Default: as few as the layout takes.
-    mkfs_options
-        Further arguments for ``mkfs.ext2``.
-    mount_options
-        Mount options. Default ``["noatime"]``.
-    label
-        Name of this level of the factor ``storage``. Default ``"ext2"``.
+    The parameters are those of `Ext4`.
     """
 
     kind: ClassVar[str | None] = "ext2"
@@ -294,23 +278,7 @@ class Ext2(_OnLoop):
 class Ext3(_OnLoop):
     """The file system ext3, made fresh on a loop device for each trial.
 
-    Parameters
-    ----------
-    size
-        Size of the volume, bytes or text such as ``"24GiB"``. Default: from the scale.
-    block_size
-        1024, 2048 or 4096 bytes. Default 4096.
-    layout
-        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
-        the first; cells of the others are planned as not available.
-    devices
-        Number of loop devices. Default: as few as the layout takes.
-    mkfs_options
-        Further arguments for ``mkfs.ext3``.
-    mount_options
-        Mount options. Default ``["noatime"]``.
-    label
-        Name of this level of the factor ``storage``. Default ``"ext3"``.
+    The parameters are those of `Ext4`.
     """
 
     kind: ClassVar[str | None] = "ext3"
@@ -381,23 +349,7 @@ class Btrfs(_OnLoop):
 
     This version of Bedplate makes none yet: its cells are planned as not available.
 
-    Parameters
-    ----------
-    size
-        Size of the volume, bytes or text such as ``"24GiB"``. Default: from the scale.
-    block_size
-        A power of two from 4096 to 65536 bytes. Default 4096.
-    layout
-        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
-        the first; cells of the others are planned as not available.
-    devices
-        Number of loop devices. Default: as few as the layout takes.
-    mkfs_options
-        Further arguments for ``mkfs.btrfs``.
-    mount_options
-        Mount options. Default ``["noatime"]``.
-    label
-        Name of this level of the factor ``storage``. Default ``"btrfs"``.
+    The parameters are those of `Ext4`, but `block_size` is a power of two from 4096 to 65536 bytes.
     """
 
     kind: ClassVar[str | None] = "btrfs"
@@ -411,21 +363,7 @@ class F2fs(_OnLoop):
 
     This version of Bedplate makes none yet: its cells are planned as not available.
 
-    Parameters
-    ----------
-    size
-        Size of the volume, bytes or text such as ``"24GiB"``. Default: from the scale.
-    layout
-        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
-        the first; cells of the others are planned as not available.
-    devices
-        Number of loop devices. Default: as few as the layout takes.
-    mkfs_options
-        Further arguments for ``mkfs.f2fs``.
-    mount_options
-        Mount options. Default ``["noatime"]``.
-    label
-        Name of this level of the factor ``storage``. Default ``"f2fs"``.
+    The parameters are those of `Ext4`, but there is no `block_size`.
     """
 
     kind: ClassVar[str | None] = "f2fs"
@@ -437,23 +375,7 @@ class Nilfs2(_OnLoop):
 
     This version of Bedplate makes none yet: its cells are planned as not available.
 
-    Parameters
-    ----------
-    size
-        Size of the volume, bytes or text such as ``"24GiB"``. Default: from the scale.
-    block_size
-        1024, 2048 or 4096 bytes. Default 4096.
-    layout
-        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
-        the first; cells of the others are planned as not available.
-    devices
-        Number of loop devices. Default: as few as the layout takes.
-    mkfs_options
-        Further arguments for ``mkfs.nilfs2``.
-    mount_options
-        Mount options. Default ``["noatime"]``.
-    label
-        Name of this level of the factor ``storage``. Default ``"nilfs2"``.
+    The parameters are those of `Ext4`.
     """
 
     kind: ClassVar[str | None] = "nilfs2"

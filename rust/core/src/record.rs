@@ -232,7 +232,7 @@ pub struct TrialRecord {
 /// What one instance of the workload did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct InstanceRecord {
-    /// Seconds from the start of the load until the instance's first transaction started.
+    /// Seconds from the start of the load until all its threads had started their first transaction.
     pub started_s: f64,
     /// Length of its measured window in seconds.
     pub window_s: f64,

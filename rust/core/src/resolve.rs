@@ -85,6 +85,11 @@ fn site(spec: &Spec, capabilities: &Capabilities) -> SiteKind {
     })
 }
 
+/// The levels that were written, or the default alone.
+fn or_default<T: Clone>(levels: &[T], default: T) -> Vec<T> {
+    if levels.is_empty() { vec![default] } else { levels.to_vec() }
+}
+
 /// What a profile stands for.
 struct Lengths {
     warmup_s: f64,

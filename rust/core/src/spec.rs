@@ -305,11 +305,14 @@ pub struct WorkloadSpec {
     pub slap: Vec<SlapSpec>,
 }
 
+/// A factor and one of its levels.
+pub type Level = (String, String);
+
 /// One combination of the levels of kind `slap`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct SlapSpec {
-    /// Factor and level of each key that has several.
-    pub levels: Vec<(String, String)>,
+    /// Those of the keys that have several.
+    pub levels: Vec<Level>,
     /// What it does.
     pub plan: SlapPlan,
 }

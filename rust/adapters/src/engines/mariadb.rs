@@ -8,8 +8,8 @@ use bedplate_core::seam::{Address, Endpoint, Session};
 use rustix::process::Signal;
 
 use super::{
-    ContainerRecipe, Database, Installing, Listening, NewSchema, NewUser, Particulars, Permission,
-    declared, setting, user_variable,
+    ContainerRecipe, Database, Installing, Listening, NewSchema, NewUser, Particulars, Right,
+    Rights, declared, setting, user_variable,
 };
 use crate::drivers::mariadb_session;
 use crate::drivers::tls::ClientTls;
@@ -238,21 +238,9 @@ impl Database for MariaDb {
     }
 
     /// Rights that come with a role are not listed, so a user with a role is believed.
-    async fn permission(
-        &self,
-        session: &mut dyn Session,
-        _: &Endpoint,
-        users: bool,
-    ) -> Result<Permission> {
+    async fn rights(&self, session: &mut dyn Session, _: &Endpoint) -> Result<Rights> {
         // A name like those of trials.
         let name = literal(&super::url::schema_name("bedplate-20000101T000000-a0-t0000"));
-        let user_rights = if users {
-            "(SELECT COUNT(*) FROM information_schema.USER_PRIVILEGES \
-              WHERE PRIVILEGE_TYPE = 'CREATE USER' AND IS_GRANTABLE = 'YES' \
-              AND GRANTEE = me.grantee)"
-        } else {
-            "1"
-        };
         let rows = session
             .query(&format!(
                 "SELECT CURRENT_ROLE() IS NOT NULL \
@@ -261,28 +249,28 @@ impl Database for MariaDb {
                  OR EXISTS (SELECT 1 FROM information_schema.SCHEMA_PRIVILEGES \
                             WHERE PRIVILEGE_TYPE = 'CREATE' AND GRANTEE = me.grantee \
                             AND {name} LIKE TABLE_SCHEMA), \
-                 CURRENT_ROLE() IS NOT NULL OR {user_rights}, me.grantee \
+                 CURRENT_ROLE() IS NOT NULL \
+                 OR EXISTS (SELECT 1 FROM information_schema.USER_PRIVILEGES \
+                            WHERE PRIVILEGE_TYPE = 'CREATE USER' AND IS_GRANTABLE = 'YES' \
+                            AND GRANTEE = me.grantee), \
+                 me.grantee \
                  FROM (SELECT CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), '''') \
                        AS grantee) AS me"
             ))
             .await?;
-        let may = |column: usize| {
-            rows.first().and_then(|row| row.get(column)) == Some(&Some("1".to_owned()))
-        };
         // The account, which is a user at a host.
         let account = rows.first().and_then(|row| row.get(2)?.clone()).unwrap_or_default();
-        Ok(if !may(0) {
-            Permission::Missing {
+        Ok(Rights {
+            schema: Right {
+                given: super::is_yes(&rows, 0),
                 what: "a database whose name begins with bedplate_".into(),
                 remedy: format!(r"GRANT ALL ON `bedplate\_%`.* TO {account}"),
-            }
-        } else if !may(1) {
-            Permission::Missing {
-                what: "a user for each of several instances".into(),
+            },
+            users: Right {
+                given: super::is_yes(&rows, 1),
+                what: super::USERS.into(),
                 remedy: format!("GRANT ALL ON *.* TO {account} WITH GRANT OPTION"),
-            }
-        } else {
-            Permission::Given
+            },
         })
     }
 
@@ -337,9 +325,9 @@ impl Database for MariaDb {
         name: &str,
         user: Option<&str>,
     ) -> Result<()> {
-        for host in user.map_or(&[] as &[&str], |_| &["localhost", "%"]) {
-            let user = literal(user.unwrap_or_default());
-            session.execute(&format!("DROP USER IF EXISTS {user}@'{host}'")).await?;
+        if let Some(user) = user.map(literal) {
+            let hosts = format!("{user}@'localhost', {user}@'%'");
+            session.execute(&format!("DROP USER IF EXISTS {hosts}")).await?;
         }
         session.execute(&format!("DROP DATABASE {}", identifier(name))).await
     }

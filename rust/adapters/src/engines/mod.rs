@@ -90,13 +90,8 @@ trait Database: Send + Sync {
     /// Connections that are free, this one among them.
     async fn room(&self, session: &mut dyn Session) -> Result<u64>;
 
-    /// Whether the user may make a schema, and users where several instances need them.
-    async fn permission(
-        &self,
-        session: &mut dyn Session,
-        endpoint: &Endpoint,
-        users: bool,
-    ) -> Result<Permission>;
+    /// What the user may make.
+    async fn rights(&self, session: &mut dyn Session, endpoint: &Endpoint) -> Result<Rights>;
 
     /// Makes a schema that carries the mark, and a user of its own where one is asked for.
     async fn make_schema(&self, session: &mut dyn Session, schema: &NewSchema<'_>) -> Result<()>;
@@ -195,15 +190,23 @@ struct NewUser<'a> {
     address: &'a Address,
 }
 
-/// Whether a user may make a schema.
-enum Permission {
-    Given,
-    Missing {
-        /// What may not be made.
-        what: String,
-        /// The statement that mends it.
-        remedy: String,
-    },
+/// What the user of a server that exists already may make.
+struct Rights {
+    schema: Right,
+    /// Users, which several instances need.
+    users: Right,
+}
+
+/// What [`Rights::users`] lets a user make.
+const USERS: &str = "a user for each of several instances";
+
+/// A right, given or not.
+struct Right {
+    given: bool,
+    /// What it lets the user make.
+    what: String,
+    /// The statement that gives it.
+    remedy: String,
 }
 
 fn database(kind: EngineKind) -> &'static dyn Database {
@@ -259,19 +262,30 @@ impl Access {
     /// Makes the schemas and users of several instances in a server that we started, which takes
     /// them with it when it goes.
     async fn make_instances(&mut self, ctx: &EngineContext<'_>) -> Result<()> {
+        if ctx.instances == 1 {
+            return Ok(());
+        }
+        let mut session = self.session().await?;
+        let mark = url::mark(&ctx.id.resource_name());
         for number in instance_numbers(ctx.instances) {
             let name = format!("bench{number}");
-            self.make_instance(&url::mark(&ctx.id.resource_name()), &name, &name).await?;
+            self.make_instance(&mut *session, &mark, &name, &name).await?;
         }
         Ok(())
     }
 
     /// Makes the schema and the user of an instance.
-    async fn make_instance(&mut self, mark: &str, name: &str, user: &str) -> Result<()> {
+    async fn make_instance(
+        &mut self,
+        session: &mut dyn Session,
+        mark: &str,
+        name: &str,
+        user: &str,
+    ) -> Result<()> {
         let password = random_password()?;
         let new = NewUser { name: user, password: &password, address: &self.endpoint.address };
         let schema = NewSchema { name, mark, user: Some(new) };
-        self.database.make_schema(&mut *self.session().await?, &schema).await?;
+        self.database.make_schema(session, &schema).await?;
         let mut endpoint = Endpoint { user: user.into(), password, ..self.endpoint.clone() };
         self.database.enter(&mut endpoint, name);
         self.instances.push(endpoint);
@@ -293,10 +307,9 @@ impl Access {
     }
 }
 
-/// The numbers of several instances in names, `01` and so on; none for a single one.
+/// The numbers of several instances in names, `01` and so on.
 fn instance_numbers(count: u32) -> impl Iterator<Item = String> {
-    let several = if count > 1 { count } else { 0 };
-    (1..=several).map(|number| format!("{number:02}"))
+    (1..=count).map(|number| format!("{number:02}"))
 }
 
 /// Connections of ours beside the clients': one for set-up and checks, one for reading metrics.
@@ -422,6 +435,12 @@ fn socket_path(database: &dyn Database, directory: &Path, port: u16) -> Result<P
         .hint("choose a shorter `work_dir`"));
     }
     Ok(path)
+}
+
+/// Whether the only row of a query says yes in a column, in whichever database's words.
+fn is_yes(rows: &[Vec<Option<String>>], column: usize) -> bool {
+    let value = rows.first().and_then(|row| row.get(column)?.as_deref());
+    matches!(value, Some("t" | "1"))
 }
 
 /// The number that a query has as its only value.

@@ -12,8 +12,8 @@ use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
 use super::{
-    ContainerRecipe, Database, Installing, Listening, NewSchema, NewUser, Particulars, Permission,
-    declared, setting, user_variable,
+    ContainerRecipe, Database, Installing, Listening, NewSchema, NewUser, Particulars, Right,
+    Rights, declared, setting, user_variable,
 };
 use crate::drivers::session;
 use crate::drivers::tls::ClientTls;
@@ -188,35 +188,23 @@ impl Database for Postgres {
         super::first_number(&rows)
     }
 
-    async fn permission(
-        &self,
-        session: &mut dyn Session,
-        endpoint: &Endpoint,
-        users: bool,
-    ) -> Result<Permission> {
+    async fn rights(&self, session: &mut dyn Session, endpoint: &Endpoint) -> Result<Rights> {
         let allowed = "SELECT has_database_privilege(current_database(), 'CREATE'), \
                        (SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user)";
         let rows = session.query(allowed).await?;
-        let may = |column: usize| {
-            rows.first().and_then(|row| row.get(column)) == Some(&Some("t".to_owned()))
-        };
         let (user, database) = (&endpoint.user, &endpoint.database);
-        Ok(if !may(0) {
-            Permission::Missing {
+        let (quoted, of) = (identifier(database), identifier(user));
+        Ok(Rights {
+            schema: Right {
+                given: super::is_yes(&rows, 0),
                 what: format!("a schema in database {database}"),
-                remedy: format!(
-                    "GRANT CREATE ON DATABASE {} TO {}",
-                    identifier(database),
-                    identifier(user)
-                ),
-            }
-        } else if users && !may(1) {
-            Permission::Missing {
-                what: "a user for each of several instances".into(),
+                remedy: format!("GRANT CREATE ON DATABASE {quoted} TO {of}"),
+            },
+            users: Right {
+                given: super::is_yes(&rows, 1),
+                what: super::USERS.into(),
                 remedy: format!("ALTER ROLE {user} CREATEROLE"),
-            }
-        } else {
-            Permission::Given
+            },
         })
     }
 

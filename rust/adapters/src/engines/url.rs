@@ -10,7 +10,7 @@ use bedplate_core::record::ServerFacts;
 use bedplate_core::seam::{Endpoint, Server, Session};
 
 use super::{
-    Access, Database, EngineContext, NewSchema, OWN_CONNECTIONS, PASSWORD_VARIABLE, Permission,
+    Access, EngineContext, NewSchema, OWN_CONNECTIONS, PASSWORD_VARIABLE, Right, Rights,
     client_tls, database, instance_numbers, random_password, too_many_clients,
 };
 use crate::drivers::session::shown;
@@ -42,9 +42,11 @@ pub(super) async fn preflight(
         return Err(too_many_clients(clients, &limit)
             .hint("lower `workload.clients`, or raise the server's `max_connections`"));
     }
-    match database.permission(&mut *session, endpoint, several).await? {
-        Permission::Given => Ok(()),
-        Permission::Missing { what, remedy } => {
+    let Rights { schema, users } = database.rights(&mut *session, endpoint).await?;
+    let mut needed = std::iter::once(schema).chain(several.then_some(users));
+    match needed.find(|right| !right.given) {
+        None => Ok(()),
+        Some(Right { what, remedy, .. }) => {
             Err(Error::provision(format!("user {} may not make {what}", endpoint.user))
                 .hint(remedy))
         }
@@ -82,11 +84,6 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
     let mut access = Access::new(database, database.endpoint(url)?, tls);
     let name = ctx.id.resource_name();
     let schema = schema_name(&name);
-    let write_down = |schema: &str, user: Option<String>| {
-        let (tls, tls_ca) = (ctx.engine.tls, ctx.engine.tls_ca.clone());
-        let schema = schema.to_owned();
-        ctx.ledger.add(&name, Resource::Schema { url: url.clone(), schema, user, tls, tls_ca })
-    };
     let mut session = access.session().await?;
     let provenance = BTreeMap::from([
         ("provision".to_owned(), "url".to_owned()),
@@ -100,13 +97,11 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
             let schema = schema_name(&instance);
             // Random, so that it cannot be the name of somebody else.
             let user = format!("bedplate_{}", &random_password()?[..16]);
-            check_free(database, &mut *session, &schema).await?;
-            write_down(&schema, Some(user.clone()))?;
-            access.make_instance(&mark(&instance), &schema, &user).await?;
+            claim(ctx, url, &mut *session, &schema, Some(&user)).await?;
+            access.make_instance(&mut *session, &mark(&instance), &schema, &user).await?;
         }
     } else {
-        check_free(database, &mut *session, &schema).await?;
-        write_down(&schema, None)?;
+        claim(ctx, url, &mut *session, &schema, None).await?;
         let new = NewSchema { name: &schema, mark: &mark(&name), user: None };
         database.make_schema(&mut *session, &new).await?;
         database.enter(&mut access.endpoint, &schema);
@@ -114,20 +109,29 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
     Ok(Box::new(UrlServer { access, provenance }))
 }
 
-/// Checks that there is no schema of that name. Somebody else's must not come on the ledger: it would
-/// never go from there.
-async fn check_free(
-    database: &dyn Database,
+/// Writes a schema down that is to be made, and its user. Somebody else's of that name must not come on
+/// the ledger: it would never go from there.
+async fn claim(
+    ctx: &EngineContext<'_>,
+    url: &str,
     session: &mut dyn Session,
     schema: &str,
+    user: Option<&str>,
 ) -> Result<()> {
-    match database.marks(session, schema).await? {
-        None => Ok(()),
-        Some(_) => {
-            Err(Error::provision(format!("schema `{schema}` exists already and is left alone"))
-                .hint("run again: each run has names of its own"))
-        }
+    if database(ctx.engine.kind).marks(session, schema).await?.is_some() {
+        return Err(Error::provision(format!(
+            "schema `{schema}` exists already and is left alone"
+        ))
+        .hint("run again: each run has names of its own"));
     }
+    let resource = Resource::Schema {
+        url: url.to_owned(),
+        schema: schema.to_owned(),
+        user: user.map(str::to_owned),
+        tls: ctx.engine.tls,
+        tls_ca: ctx.engine.tls_ca.clone(),
+    };
+    ctx.ledger.add(&ctx.id.resource_name(), resource).map(|_| ())
 }
 
 /// Drops a schema of ours with everything in it, and its user: only if it carries our mark. A schema

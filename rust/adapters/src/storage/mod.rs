@@ -9,14 +9,12 @@ use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{FileSystem, LoopVolume, Plan, StorageKind, StoragePlan};
 use bedplate_core::record::VolumeFacts;
 use bedplate_core::seam::{Volume, VolumeLocation};
+use bedplate_core::sizing::XFS_BYTES_MIN;
 
 pub use local::LocalVolumes;
 
 /// Room beside an image for the metadata of the file system that holds it.
 pub(crate) const SLACK_BYTES: u64 = 16 << 20;
-
-/// mkfs.xfs refuses less.
-const XFS_MIN_BYTES: u64 = 300 << 20;
 
 /// A file system on a loop device.
 #[derive(Clone, Copy)]
@@ -125,11 +123,11 @@ pub(crate) fn check_size(
     free_bytes: u64,
 ) -> Result<()> {
     let size = plan.image_bytes();
-    if plan.volume.file_system == FileSystem::Xfs && size < XFS_MIN_BYTES {
+    if plan.volume.file_system == FileSystem::Xfs && size < XFS_BYTES_MIN {
         return Err(Error::spec(format!(
             "`storage.size` of `{label}` is {}, but xfs needs at least {}",
             bytes(size),
-            bytes(XFS_MIN_BYTES)
+            bytes(XFS_BYTES_MIN)
         )));
     }
     if size.saturating_add(SLACK_BYTES) > free_bytes {

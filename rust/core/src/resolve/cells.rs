@@ -4,18 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::engine::{self, EngineChoice};
 use super::storage::{self, Lack, StorageChoice};
-use super::{Context, lengths};
+use super::{Context, lengths, or_default};
 use crate::error::{Error, Result};
 use crate::plan::{
     Cell, EngineKind, Provision, QueryProtocol, RunLength, Scaled, UnavailableCell, Work,
     WorkloadKind, WorkloadPlan,
 };
 use crate::sizing;
-use crate::slap::SlapPlan;
-use crate::spec::{EngineSpec, SlapSpec, Spec, WorkloadSpec, storage_kinds};
-
-/// A factor and one of its levels.
-pub(super) type Level = (String, String);
+use crate::spec::{EngineSpec, Level, SlapSpec, Spec, WorkloadSpec, storage_kinds};
 
 /// What a factor is where it does not apply: the block size of a directory, say.
 const NO_LEVEL: &str = "none";
@@ -279,21 +275,22 @@ fn works(spec: &WorkloadSpec) -> Result<Vec<(Work, Vec<Level>)>> {
     }
     let mut works = Vec::new();
     for kind in kinds {
-        let of_scale: fn(Scaled) -> Work = match kind {
-            WorkloadKind::Tpcb => Work::Tpcb,
-            WorkloadKind::SimpleUpdate => Work::SimpleUpdate,
-            WorkloadKind::SelectOnly => Work::SelectOnly,
-            WorkloadKind::Slap => {
-                let default = [SlapSpec { levels: Vec::new(), plan: SlapPlan::default() }];
-                let slaps = if spec.slap.is_empty() { &default } else { spec.slap.as_slice() };
-                works.extend(slaps.iter().map(|SlapSpec { levels, plan }| {
-                    (Work::Slap(Box::new(plan.clone())), levels.clone())
-                }));
-                continue;
+        let scaled = or_default(&spec.scale, 1).into_iter().map(|scale| Scaled { scale });
+        let without_levels = |work| (work, Vec::new());
+        match kind {
+            WorkloadKind::Tpcb => works.extend(scaled.map(Work::Tpcb).map(without_levels)),
+            WorkloadKind::SimpleUpdate => {
+                works.extend(scaled.map(Work::SimpleUpdate).map(without_levels));
             }
-        };
-        let scales = or_default(&spec.scale, 1);
-        works.extend(scales.into_iter().map(|scale| (of_scale(Scaled { scale }), Vec::new())));
+            WorkloadKind::SelectOnly => {
+                works.extend(scaled.map(Work::SelectOnly).map(without_levels));
+            }
+            WorkloadKind::Slap => works.extend(
+                or_default(&spec.slap, SlapSpec::default())
+                    .into_iter()
+                    .map(|SlapSpec { levels, plan }| (Work::Slap(Box::new(plan)), levels)),
+            ),
+        }
     }
     Ok(works)
 }
@@ -405,8 +402,4 @@ fn factors(
         }
     }
     factors
-}
-
-fn or_default<T: Copy>(levels: &[T], default: T) -> Vec<T> {
-    if levels.is_empty() { vec![default] } else { levels.to_vec() }
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::Context;
-use super::cells::Level;
 use crate::capabilities::{Binaries, EngineOffer};
 use crate::check::durability;
 use crate::error::{Error, Result};
@@ -14,7 +13,7 @@ use crate::plan::{
     version_has_prefix,
 };
 use crate::sizing::MIB;
-use crate::spec::{EngineSpec, ProvisionKind, url_form};
+use crate::spec::{EngineSpec, Level, ProvisionKind, url_form};
 
 /// Docker's own 64 MB are too few for parallel queries.
 const SHM_SIZE_BYTES: u64 = 256 * MIB;

@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use super::Context;
-use super::cells::Level;
+use super::{Context, or_default};
 use crate::capabilities::{Availability, kernel_remedy};
 use crate::error::{Error, Result};
 use crate::plan::{FileSystem, LoopVolume, SiteKind, StorageKind, StoragePlan};
 use crate::sizing::{self, bytes_text};
-use crate::spec::{Layout, LoopKind, LoopSpec, StorageSpec, StorageSpecKind, ZfsSpec};
+use crate::spec::{Layout, Level, LoopKind, LoopSpec, StorageSpec, StorageSpecKind, ZfsSpec};
 
 /// Bytes of a block when the spec names none.
 const BLOCK_SIZE_BYTES: u32 = 4096;
@@ -396,8 +395,4 @@ fn kernel_lack(context: &Context<'_>, word: &str) -> Option<Lack> {
     }
     let reason = format!("the kernel of this machine has no {word}");
     Some(Lack { reason, remedy: kernel_remedy(word) })
-}
-
-fn or_default<T: Copy>(levels: &[T], default: T) -> Vec<T> {
-    if levels.is_empty() { vec![default] } else { levels.to_vec() }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use super::units;
+use super::{Level, units};
 use crate::error::{Error, Result};
 
 /// A value as TOML or JSON has it. Tables keep the order in which they were read.
@@ -19,9 +19,6 @@ pub(super) enum Node {
     List(Vec<Node>),
     Table(Vec<(String, Node)>),
 }
-
-/// A factor and one of its levels.
-pub(super) type Level = (String, String);
 
 /// The key under which the `toml` crate hands out a date.
 const TOML_DATE: &str = "$__toml_private_datetime";
