@@ -5,8 +5,8 @@ next to both. Each run sends equally many queries over the same number of connec
 made table. Statements and rows are mysqlslap's to the letter, sent as text; sysbench gets them
 through `slap.lua`. The server is Debian's MariaDB on a directory in memory that does not flush its
 log at commit (innodb_flush_log_at_trx_commit=0), so that the processors are the limit and a
-difference between the clients shows. All use the Unix socket without TLS. Ours has one thread for
-each CPU, the peers have one for each client.
+difference between the clients shows. All use the Unix socket without TLS. Ours has the threads
+that it has by default, the peers have one for each client.
 
 A ratio is ours over the peer's. The table gives the Hodges-Lehmann estimate over the rounds with
 its exact 95 % signed-rank interval (needs six rounds or more), and the medians of the client CPU of

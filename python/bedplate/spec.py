@@ -471,7 +471,7 @@ class TpcB(_BuiltIn):
         Concurrent connections of each instance. Default 1.
     threads
         Threads that carry those of one instance. Default: as many as clients, at most one for
-        each CPU over all instances.
+        every two CPUs over all instances.
     protocol
         ``"simple"`` (default), ``"extended"`` or ``"prepared"``, as pgbench means them.
     max_tries
@@ -524,7 +524,7 @@ class Slap(_Table):
         Concurrent connections of each instance. Default 1.
     threads
         Threads that carry those of one instance. Default: as many as clients, at most one for
-        each CPU over all instances.
+        every two CPUs over all instances.
     protocol
         ``"simple"`` (default, as mysqlslap), ``"extended"`` or ``"prepared"``.
     int_columns, char_columns

@@ -116,10 +116,12 @@ class Desk:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return path
 
-    def bedplate(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end."""
+    def bedplate(
+        self, *arguments: str | Path, under: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end, by the command ``under`` if that is given."""
         return subprocess.run(
-            [BEDPLATE, *arguments],
+            [*under, BEDPLATE, *arguments],
             cwd=self.root,
             env=self.env,
             stdin=subprocess.DEVNULL,

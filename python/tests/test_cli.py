@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -197,6 +198,46 @@ def test_the_plan_is_shown_and_nothing_is_made(desk: Desk, monkeypatch: pytest.M
     assert json.loads(told.stdout) == json.loads(bp.plan(spec).to_json())
     assert shown.stdout.rstrip() == bp.plan(spec).render().rstrip()
     assert not desk.state.exists()
+
+
+# Runs a command for which `io_uring_setup`, system call 425, fails with EPERM, as it does under
+# Docker's default seccomp profile.
+WITHOUT_IO_URING = """
+import ctypes, os, struct, sys
+code = b"".join(
+    struct.pack("HBBI", *instruction)
+    for instruction in (
+        (0x20, 0, 0, 0),  # load the number of the system call
+        (0x15, 0, 1, 425),
+        (0x06, 0, 0, 0x50001),  # EPERM
+        (0x06, 0, 0, 0x7FFF0000),  # allow
+    )
+)
+program = ctypes.create_string_buffer(code)
+filter = struct.pack("HP", 4, ctypes.addressof(program))
+libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl(38, 1, 0, 0, 0)
+if libc.prctl(22, 2, filter, 0, 0):
+    raise OSError(ctypes.get_errno(), "seccomp")
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_io_uring_carries_the_load_and_where_it_is_forbidden_epoll(desk: Desk) -> None:
+    spec = desk.spec(DIRECTORY + PROCESS + SHORT)
+    forbidden = (sys.executable, "-c", WITHOUT_IO_URING)
+    for under, io in (((), "io_uring"), (forbidden, "epoll")):
+        out = desk.root / io
+        done = desk.bedplate("run", spec, "--out", out, under=under)
+        assert done.returncode == 0, done.stderr
+        (run,) = out.iterdir()
+        (trial,) = bp.load_run(run).trials.to_dicts()
+        assert trial["driver"].endswith(f" postgres/{io}")
+        assert trial["tps"] > 0
+    doctor = json.loads(desk.bedplate("doctor", "--json", under=forbidden).stdout)
+    (check,) = (check for check in doctor if check["name"] == "io_uring")
+    assert not check["ok"]
+    assert check["detail"].startswith("Operation not permitted")
 
 
 def test_the_doctor_speaks_to_machines(desk: Desk) -> None:

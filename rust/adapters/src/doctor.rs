@@ -7,6 +7,7 @@ use bedplate_core::plan::{EngineKind, FileSystem};
 use serde::Serialize;
 
 use crate::capabilities::capabilities;
+use crate::drivers::uring;
 use crate::environment::{clocksource, cpu_governor};
 use crate::images::{self, Image};
 
@@ -47,6 +48,7 @@ pub async fn doctor(state_dir: &Path) -> Vec<Check> {
         Check::of("docker", &offered.docker, "the daemon answers"),
         root(&offered),
         Check::of("loop devices", &offered.loop_devices, "can be attached"),
+        io_uring(),
     ];
     for (file_system, mkfs) in &offered.mkfs {
         checks.push(Check::of(&format!("mkfs.{}", file_system.word()), mkfs, "installed"));
@@ -67,6 +69,18 @@ fn root(offered: &Capabilities) -> Check {
         return Check::good("root", "yes: site `local` can make file systems");
     }
     Check::bad("root", "no: site `local` cannot make file systems", "sudo, or use site `docker`")
+}
+
+fn io_uring() -> Check {
+    match uring::try_here() {
+        Ok(()) => Check::good("io_uring", "carries the load"),
+        Err(error) => Check::bad(
+            "io_uring",
+            format!("{error}; epoll carries the load, which costs more CPU"),
+            "Linux 6.1 or later with `sysctl kernel.io_uring_disabled=0`; in a container, a seccomp \
+             profile that allows it",
+        ),
+    }
 }
 
 fn file_system(offered: &Capabilities, name: &str) -> Check {

@@ -11,10 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bedplate_adapters::drivers::MariadbDriver;
 use bedplate_adapters::drivers::mariadb::MariadbWire;
 use bedplate_adapters::drivers::mariadb_session::{self, MariadbSession};
 use bedplate_adapters::drivers::tls::ClientTls;
+use bedplate_adapters::drivers::{IoMethod, MariadbDriver};
 use bedplate_core::load::{
     Control, LoadDriver, Program, Reply, Step, ThreadEvent, ThreadJob, ThreadReport, Wire,
 };
@@ -24,6 +24,7 @@ use bedplate_core::seam::{Address, Endpoint, Session};
 use bytes::BytesMut;
 use tempfile::TempDir;
 
+const IO_METHODS: [IoMethod; 2] = [IoMethod::Uring, IoMethod::Epoll];
 const PROTOCOLS: [QueryProtocol; 3] =
     [QueryProtocol::Simple, QueryProtocol::Extended, QueryProtocol::Prepared];
 
@@ -254,11 +255,11 @@ fn repeated(passes: Option<u64>) -> Program {
 }
 
 /// Runs a thread of four clients; refusals and report.
-fn run_driver(tls: ClientTls, job: ThreadJob) -> (Vec<String>, ThreadReport) {
+fn run_driver(io: IoMethod, tls: ClientTls, job: ThreadJob) -> (Vec<String>, ThreadReport) {
     let (mut refusals, mut report) = (Vec::new(), ThreadReport::default());
     let control = Control::default();
     control.start(Instant::now());
-    MariadbDriver::new(tls).run_thread(job, &control, &mut |event| match event {
+    MariadbDriver::new(io, tls).run_thread(job, &control, &mut |event| match event {
         ThreadEvent::Connected { refused } => refusals = refused,
         ThreadEvent::Interval(_) => {}
         ThreadEvent::Ended(ended) => report = *ended,
@@ -441,13 +442,16 @@ async fn passwords_and_encryption() {
         for protocol in PROTOCOLS {
             let endpoint = server.tcp_endpoint("localhost", "signer", "a longer secret, äöü");
             let text = "\\set x random(1, 9)\nUPDATE t SET b = b + 1 WHERE a = 1 AND :x > 0;\nSELECT * FROM t;";
-            let (refused, report) = run_driver(tls.clone(), job(endpoint, protocol, text, 50));
-            assert_eq!((refused, &report.lost), (vec![], &vec![]));
-            assert_eq!(report.committed_all, 200);
+            for io in IO_METHODS {
+                let job = job(endpoint.clone(), protocol, text, 50);
+                let (refused, report) = run_driver(io, tls.clone(), job);
+                assert_eq!((refused, &report.lost), (vec![], &vec![]));
+                assert_eq!(report.committed_all, 200);
+            }
         }
     }
     let sum = session.query("SELECT b FROM t").await.unwrap();
-    assert_eq!(sum, [[Some("1800".into())]]);
+    assert_eq!(sum, [[Some("3600".into())]]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -579,12 +583,17 @@ async fn failures_have_their_class() {
         window: Some(Duration::from_secs(20)),
         ..job(plain, QueryProtocol::Prepared, "SELECT SLEEP(0.01);", 0)
     };
-    let load = std::thread::spawn(move || run_driver(ClientTls::off(), job));
+    let loads = IO_METHODS.map(|io| {
+        let job = job.clone();
+        std::thread::spawn(move || run_driver(io, ClientTls::off(), job))
+    });
     tokio::time::sleep(Duration::from_millis(500)).await;
     server.child.kill().unwrap();
-    let (refused, report) = load.join().unwrap();
-    assert_eq!((refused, report.lost.len()), (vec![], 4));
-    assert!(report.committed_all > 0);
+    for load in loads {
+        let (refused, report) = load.join().unwrap();
+        assert_eq!((refused, report.lost.len()), (vec![], 4));
+        assert!(report.committed_all > 0);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

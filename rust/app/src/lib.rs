@@ -11,7 +11,7 @@ mod table;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bedplate_adapters::drivers::{MariadbDriver, PostgresDriver};
+use bedplate_adapters::drivers::{IoMethod, MariadbDriver, PostgresDriver};
 use bedplate_adapters::monitor::HostMonitor;
 use bedplate_adapters::{capabilities, engines, ledger, sites};
 use bedplate_core::load::LoadDriver;
@@ -111,9 +111,10 @@ async fn run_here(plan: Plan, options: RunOptions) -> Result<Finished> {
 
 /// The client side of an engine.
 fn driver(engine: &EnginePlan) -> Result<Arc<dyn LoadDriver>> {
+    let io = IoMethod::of_this_machine();
     Ok(match engine.kind {
-        EngineKind::Postgres => Arc::new(PostgresDriver),
-        EngineKind::MariaDb => Arc::new(MariadbDriver::new(engines::client_tls(engine)?)),
+        EngineKind::Postgres => Arc::new(PostgresDriver::new(io)),
+        EngineKind::MariaDb => Arc::new(MariadbDriver::new(io, engines::client_tls(engine)?)),
     })
 }
 

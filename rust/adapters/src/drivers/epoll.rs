@@ -10,7 +10,8 @@ use bedplate_core::seam::Address;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use rustix::time::{ClockId, clock_gettime};
+
+use super::socket::{self, Inbox};
 
 /// Room that is offered to each receive; it grows for a connection that needs more.
 const RECEIVE_BYTES: usize = 4096;
@@ -30,10 +31,7 @@ pub struct Epoll {
 #[derive(Default)]
 struct Connection {
     socket: Option<OwnedFd>,
-    input: Vec<u8>,
-    /// Received and not consumed: `input[start..end]`.
-    start: usize,
-    end: usize,
+    inbox: Inbox,
     /// What a full socket has not taken yet.
     unsent: Vec<u8>,
 }
@@ -54,19 +52,7 @@ impl Epoll {
     }
 
     fn open(&self, connection: usize) -> io::Result<OwnedFd> {
-        let socket: OwnedFd = match &self.address {
-            Address::Unix(path) => {
-                let stream = std::os::unix::net::UnixStream::connect(path)?;
-                stream.set_nonblocking(true)?;
-                stream.into()
-            }
-            Address::Tcp(host, port) => {
-                let stream = std::net::TcpStream::connect((host.as_str(), *port))?;
-                stream.set_nodelay(true)?;
-                stream.set_nonblocking(true)?;
-                stream.into()
-            }
-        };
+        let socket = socket::connect(&self.address)?;
         let data = epoll::EventData::new_u64(connection as u64);
         epoll::add(&self.poll, &socket, data, epoll::EventFlags::IN)?;
         Ok(socket)
@@ -117,19 +103,13 @@ impl Epoll {
     fn receive(&mut self, connection: usize) -> io::Result<bool> {
         let state = &mut self.connections[connection];
         let Some(socket) = &state.socket else { return Ok(false) };
-        if state.start == state.end {
-            (state.start, state.end) = (0, 0);
-        }
-        if state.input.len() < state.end + RECEIVE_BYTES {
-            state.input.resize(state.end + RECEIVE_BYTES, 0);
-        }
-        match recv(socket, &mut state.input[state.end..], RecvFlags::empty()) {
+        match recv(socket, state.inbox.room(RECEIVE_BYTES), RecvFlags::empty()) {
             Ok((0, _)) => Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 "the server closed the connection",
             )),
             Ok((count, _)) => {
-                state.end += count;
+                state.inbox.filled(count);
                 Ok(true)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
@@ -208,20 +188,20 @@ impl Transport for Epoll {
     }
 
     fn received(&self, connection: usize) -> &[u8] {
-        let state = &self.connections[connection];
-        &state.input[state.start..state.end]
+        self.connections[connection].inbox.bytes()
     }
 
     fn consume(&mut self, connection: usize, count: usize) {
-        self.connections[connection].start += count;
+        self.connections[connection].inbox.consume(count);
     }
 
     fn close(&mut self, connection: usize) {
         // Closing the descriptor takes it out of the poll. The buffer stays for the next connection.
         let state = &mut self.connections[connection];
         state.socket = None;
-        (state.start, state.end) = (0, 0);
+        state.inbox.clear();
         state.unsent.clear();
+        self.early.retain(|completion| completion.connection() != connection);
     }
 
     fn now(&self) -> Instant {
@@ -229,7 +209,6 @@ impl Transport for Epoll {
     }
 
     fn cpu_time(&self) -> Duration {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+        socket::thread_cpu_time()
     }
 }

@@ -7,39 +7,83 @@ mod mariadb_login;
 pub mod mariadb_session;
 pub mod postgres;
 pub mod session;
+mod socket;
 pub mod tls;
+pub mod uring;
 
-use bedplate_core::load::{Control, LoadDriver, ThreadEvent, ThreadJob, Wire, run_thread};
+use std::fmt;
+use std::io;
+
+use bedplate_core::load::{
+    Control, LoadDriver, ThreadEvent, ThreadJob, Transport, Wire, run_thread,
+};
 
 use epoll::Epoll;
 use mariadb::MariadbWire;
 use postgres::PostgresWire;
 use tls::ClientTls;
+use uring::Uring;
 
-/// PostgreSQL over epoll, thread per core.
-pub struct PostgresDriver;
+/// How load threads send and receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoMethod {
+    /// One system call for the statements and replies of many clients.
+    Uring,
+    /// A system call for each statement and each reply, and a poll for those of many clients.
+    Epoll,
+}
+
+impl IoMethod {
+    /// The cheapest one that this machine has and allows, found by trying. Containers and hardened
+    /// kernels often forbid io_uring.
+    pub fn of_this_machine() -> Self {
+        if uring::try_here().is_ok() { Self::Uring } else { Self::Epoll }
+    }
+}
+
+impl fmt::Display for IoMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Uring => "io_uring",
+            Self::Epoll => "epoll",
+        })
+    }
+}
+
+/// PostgreSQL, thread per core.
+pub struct PostgresDriver {
+    io: IoMethod,
+}
+
+impl PostgresDriver {
+    /// A driver that sends and receives by `io`.
+    pub fn new(io: IoMethod) -> Self {
+        Self { io }
+    }
+}
 
 impl LoadDriver for PostgresDriver {
     fn run_thread(&self, job: ThreadJob, control: &Control, tell: &mut dyn FnMut(ThreadEvent)) {
         let wires =
             job.programs.iter().map(|_| PostgresWire::new(&job.endpoint, job.protocol)).collect();
-        run_over_epoll(&job, wires, control, tell);
+        run(self.io, &job, wires, control, tell);
     }
 
     fn name(&self) -> String {
-        format!("bedplate {} postgres/epoll", env!("CARGO_PKG_VERSION"))
+        format!("bedplate {} postgres/{}", env!("CARGO_PKG_VERSION"), self.io)
     }
 }
 
-/// MariaDB or MySQL over epoll, thread per core.
+/// MariaDB or MySQL, thread per core.
 pub struct MariadbDriver {
+    io: IoMethod,
     tls: ClientTls,
 }
 
 impl MariadbDriver {
-    /// A driver whose connections are encrypted as `tls` says.
-    pub fn new(tls: ClientTls) -> Self {
-        Self { tls }
+    /// A driver that sends and receives by `io`, and whose connections are encrypted as `tls` says.
+    pub fn new(io: IoMethod, tls: ClientTls) -> Self {
+        Self { io, tls }
     }
 }
 
@@ -47,11 +91,11 @@ impl LoadDriver for MariadbDriver {
     fn run_thread(&self, job: ThreadJob, control: &Control, tell: &mut dyn FnMut(ThreadEvent)) {
         let wire = |_| MariadbWire::new(&job.endpoint, job.protocol, &self.tls);
         let wires = job.programs.iter().map(wire).collect();
-        run_over_epoll(&job, wires, control, tell);
+        run(self.io, &job, wires, control, tell);
     }
 
     fn name(&self) -> String {
-        format!("bedplate {} mariadb/epoll", env!("CARGO_PKG_VERSION"))
+        format!("bedplate {} mariadb/{}", env!("CARGO_PKG_VERSION"), self.io)
     }
 }
 
@@ -67,17 +111,32 @@ fn let_the_server_finish() {
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) };
 }
 
-fn run_over_epoll<W: Wire>(
+fn run<W: Wire>(
+    io: IoMethod,
     job: &ThreadJob,
     wires: Vec<W>,
     control: &Control,
     tell: &mut dyn FnMut(ThreadEvent),
 ) {
     let_the_server_finish();
-    match Epoll::new(&job.endpoint.address, wires.len()) {
+    let address = &job.endpoint.address;
+    match io {
+        IoMethod::Uring => run_over(Uring::new(address, wires.len()), job, wires, control, tell),
+        IoMethod::Epoll => run_over(Epoll::new(address, wires.len()), job, wires, control, tell),
+    }
+}
+
+fn run_over<W: Wire, T: Transport>(
+    transport: io::Result<T>,
+    job: &ThreadJob,
+    wires: Vec<W>,
+    control: &Control,
+    tell: &mut dyn FnMut(ThreadEvent),
+) {
+    match transport {
         Ok(mut transport) => run_thread(job, wires, &mut transport, control, tell),
         Err(error) => {
-            let refused = vec![format!("epoll: {error}"); wires.len()];
+            let refused = vec![format!("the kernel gives no way to wait: {error}"); wires.len()];
             tell(ThreadEvent::Connected { refused });
             tell(ThreadEvent::Ended(Box::default()));
         }

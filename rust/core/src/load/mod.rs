@@ -107,6 +107,17 @@ pub enum Completion {
     Closed(usize, String),
 }
 
+impl Completion {
+    /// The connection that it happened on.
+    pub fn connection(&self) -> usize {
+        match self {
+            Self::Connected(connection)
+            | Self::Received(connection)
+            | Self::Closed(connection, _) => *connection,
+        }
+    }
+}
+
 /// What one load thread is to do.
 #[derive(Debug, Clone)]
 pub struct ThreadJob {

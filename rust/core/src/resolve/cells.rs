@@ -351,9 +351,11 @@ fn length(context: &Context<'_>) -> Result<(RunLength, f64)> {
     Ok((RunLength::Transactions(transactions), 0.0))
 }
 
+/// A statement costs the server more than the client, so half of the CPUs can carry what all of them
+/// serve; and the fewer threads there are, the more replies each finds when it is woken.
 fn thread_count(stated: Option<u32>, clients: u32, cpus: u32) -> Result<u32> {
     match stated {
-        None => Ok(clients.min(cpus).max(1)),
+        None => Ok(clients.min(cpus / 2).max(1)),
         Some(threads) if threads > clients => Err(Error::spec(format!(
             "`workload.threads` is {threads}, more than `workload.clients`, which is {clients}"
         ))

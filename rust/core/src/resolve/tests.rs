@@ -188,10 +188,18 @@ fn profiles_set_lengths_and_blocks() {
 }
 
 #[test]
-fn threads_default_to_clients_and_cpus() {
-    let plan = resolved(&format!("{EXT4}[workload]\nclients = [1, 2, 8]"));
-    let threads: Vec<u32> = plan.cells.iter().map(|cell| cell.workload.threads).collect();
-    assert_eq!(threads, [1, 2, 2]);
+fn threads_default_to_clients_and_half_of_the_cpus() {
+    let threads = |cpus: u32, workload: &str| -> Vec<u32> {
+        let machine = Capabilities { cpus, ..rich() };
+        let text = format!("{EXT4}[workload]\nclients = [1, 2, 8]\n{workload}");
+        let plan = resolve(&text, &machine).expect("it is right");
+        plan.cells.iter().map(|cell| cell.workload.threads).collect()
+    };
+    assert_eq!(threads(1, ""), [1, 1, 1]);
+    assert_eq!(threads(2, ""), [1, 1, 1]);
+    assert_eq!(threads(5, ""), [1, 2, 2]);
+    assert_eq!(threads(64, ""), [1, 2, 8]);
+    assert_eq!(threads(8, "instances = 2"), [1, 2, 2]);
 }
 
 #[test]
