@@ -30,6 +30,7 @@ if [ "$level" != build ]; then
   need losetup util-linux
   need mkfs.ext4 e2fsprogs
   need mkfs.xfs xfsprogs
+  need mkfs.btrfs btrfs-progs
 fi
 if [ "$level" = test ]; then
   # pgbench, psql and pg_dump are the peers that tests compare with; the server is what the process

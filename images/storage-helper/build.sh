@@ -2,7 +2,7 @@
 # build.sh OUT_DIR TAG
 #
 # Builds the storage-helper image: Debian 12 with the tools that make file systems on loop devices
-# (e2fsprogs, xfsprogs, util-linux), for site `docker`. Needs mmdebstrap and a Docker daemon; the
+# (e2fsprogs, xfsprogs, btrfs-progs, util-linux), for site `docker`. Needs mmdebstrap and a Docker daemon; the
 # package mirror is the one that this machine's own apt uses.
 set -euo pipefail
 [ $# -eq 2 ] || { echo "usage: build.sh OUT_DIR TAG" >&2; exit 2; }
@@ -20,7 +20,7 @@ mkdir -p "$OUT"
 rm -rf "$OUT/storage-helper"
 mkdir "$OUT/storage-helper"
 mmdebstrap --quiet --mode=auto --variant=minbase \
-    --include=e2fsprogs,xfsprogs,util-linux,mount \
+    --include=e2fsprogs,xfsprogs,btrfs-progs,util-linux,mount \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/info/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' \

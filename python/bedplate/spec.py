@@ -345,23 +345,28 @@ class Xfs(_OnLoop):
 
 @dataclass(frozen=True, kw_only=True)
 class Btrfs(_OnLoop):
-    """The file system btrfs, made fresh on a loop device for each trial.
+    """The file system btrfs, made fresh on loop devices for each trial.
 
-    This version of Bedplate makes none yet: its cells are planned as not available.
+    The other parameters are those of `Ext4`, but all layouts are made, by btrfs itself.
 
-    The parameters are those of `Ext4`, but `block_size` is a power of two from 4096 to 65536 bytes.
+    Parameters
+    ----------
+    block_size
+        A power of two from 4096 to 65536 bytes. Default 4096.
+    nodatacow
+        Whether files are written in place, by the attribute ``C`` of the empty volume. Default
+        ``False``. The mount option ``"nodatacow"`` is another way, for all files of the volume.
     """
 
     kind: ClassVar[str | None] = "btrfs"
 
     block_size: Levels[int] | None = None
+    nodatacow: Levels[bool] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class F2fs(_OnLoop):
     """The file system f2fs, made fresh on a loop device for each trial.
-
-    This version of Bedplate makes none yet: its cells are planned as not available.
 
     The parameters are those of `Ext4`, but there is no `block_size`.
     """
@@ -372,8 +377,6 @@ class F2fs(_OnLoop):
 @dataclass(frozen=True, kw_only=True)
 class Nilfs2(_OnLoop):
     """The file system nilfs2, made fresh on a loop device for each trial.
-
-    This version of Bedplate makes none yet: its cells are planned as not available.
 
     The parameters are those of `Ext4`.
     """

@@ -101,7 +101,7 @@ SHORT = "[workload]\nclients = 2\nduration = 2\nwarmup = 0.5\n"
             id="too-small-for-xfs",
         ),
         pytest.param(
-            '[[storage]]\nkind = "zfs"\n[[storage]]\nkind = "btrfs"',
+            '[[storage]]\nkind = "zfs"\n[[storage]]\nkind = "xfs"\nlayout = "raid1"',
             5,
             ["`storage[0]`", "this version of Bedplate makes no zfs yet"],
             "wait for a later version",
@@ -263,7 +263,7 @@ def test_showing_runs(desk: Desk, quick: Path) -> None:
     done = desk.bedplate("show", quick)
     assert done.returncode == 0
     assert "void: the server died" in done.stdout
-    assert "not available here\n  this version of Bedplate makes no btrfs yet\n" in done.stdout
+    assert "not available here\n  this version of Bedplate makes no zfs yet\n" in done.stdout
     (quick / "COMPLETE").unlink()
     done = desk.bedplate("show", quick)
     assert done.returncode == 0

@@ -73,6 +73,9 @@ fn mkfs(file_system: FileSystem) -> Availability {
     let package = match file_system {
         FileSystem::Ext2 | FileSystem::Ext3 | FileSystem::Ext4 => "e2fsprogs",
         FileSystem::Xfs => "xfsprogs",
+        FileSystem::Btrfs => "btrfs-progs",
+        FileSystem::F2fs => "f2fs-tools",
+        FileSystem::Nilfs2 => "nilfs-tools",
     };
     tool(&format!("mkfs.{}", file_system.word()), package)
 }

@@ -12,7 +12,7 @@ use bedplate_adapters::docker::{DockerVolumes, STORAGE_HELPER_IMAGE};
 use bedplate_adapters::ledger::{Ledger, Resource, sweep};
 use bedplate_adapters::storage::LocalVolumes;
 use bedplate_core::error::{ErrorKind, Result};
-use bedplate_core::plan::{FileSystem, LoopVolume, StorageKind, StoragePlan};
+use bedplate_core::plan::{FileSystem, Layout, LoopVolume, StorageKind, StoragePlan};
 use bedplate_core::record::{TrialId, VolumeFacts};
 use bedplate_core::seam::{Volume, VolumeLocation};
 use tempfile::TempDir;
@@ -96,6 +96,9 @@ fn storage(kind: &str, work_dir: &Path) -> StoragePlan {
             file_system,
             size_bytes,
             block_size_bytes,
+            layout: Layout::Single,
+            devices: 1,
+            nodatacow: false,
             mkfs_options: Vec::new(),
             mount_options: vec!["noatime".to_owned()],
         })
@@ -108,6 +111,7 @@ fn storage(kind: &str, work_dir: &Path) -> StoragePlan {
         "ext3" => volume(FileSystem::Ext3, 200 * MIB, 2048),
         "ext4" => volume(FileSystem::Ext4, 200 * MIB, 2048),
         "xfs" => volume(FileSystem::Xfs, 320 * MIB, 1024),
+        "btrfs" => volume(FileSystem::Btrfs, 200 * MIB, 4096),
         other => panic!("{other}"),
     };
     StoragePlan { label: kind.to_owned(), kind: kind_plan }
@@ -230,6 +234,12 @@ fn loop_facts_are_right(kind: &str, facts: &VolumeFacts) {
             assert_eq!(features.contains(&feature), kinds.contains(&kind), "{kind}: {features:?}");
         }
         assert!(fact(facts, "mkfs_version").starts_with("mke2fs "));
+    } else if kind == "btrfs" {
+        assert_eq!(block_size, "4096");
+        let text = sh(&format!("btrfs inspect-internal dump-super {device}"));
+        let sector_size = text.lines().find_map(|line| line.strip_prefix("sectorsize"));
+        assert_eq!(sector_size.unwrap().trim(), "4096");
+        assert!(fact(facts, "mkfs_version").starts_with("mkfs.btrfs, part of btrfs-progs v"));
     } else {
         assert_eq!(block_size, "1024");
         assert!(sh(&format!("xfs_db -r -c 'sb 0' -c 'p blocksize' {device}")).contains("= 1024"));
@@ -255,12 +265,72 @@ conformance! {
     local_ext3_conforms: "local" "ext3",
     local_ext4_conforms: "local" "ext4",
     local_xfs_conforms: "local" "xfs",
+    local_btrfs_conforms: "local" "btrfs",
     docker_directory_conforms: "docker" "directory",
     docker_tmpfs_conforms: "docker" "tmpfs",
     docker_ext2_conforms: "docker" "ext2",
     docker_ext3_conforms: "docker" "ext3",
     docker_ext4_conforms: "docker" "ext4",
     docker_xfs_conforms: "docker" "xfs",
+    docker_btrfs_conforms: "docker" "btrfs",
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn btrfs_puts_devices_together_and_writes_in_place_when_asked() {
+    with_helper_image();
+    // The profiles as `btrfs filesystem df` names them.
+    let cases = [
+        (Layout::Single, 1, true, "Data, single:", "Metadata, DUP:"),
+        (Layout::Raid0, 2, false, "Data, RAID0:", "Metadata, RAID1:"),
+        (Layout::Raid1, 2, true, "Data, RAID1:", "Metadata, RAID1:"),
+        (Layout::Raid10, 4, false, "Data, RAID10:", "Metadata, RAID10:"),
+    ];
+    for site in ["local", "docker"] {
+        for (layout, devices, nodatacow, data, metadata) in cases {
+            let scratch = Scratch::new();
+            let ledger = scratch.ledger();
+            let mut storage = storage("btrfs", &scratch.work_dir());
+            let StorageKind::Loop(volume) = &mut storage.kind else { unreachable!() };
+            (volume.layout, volume.devices, volume.nodatacow) = (layout, devices, nodatacow);
+            volume.size_bytes = 250 * MIB;
+            let made = create(site, &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
+            let volume = made.unwrap();
+            let facts = volume.facts().await.unwrap();
+            assert_eq!(facts.caveats, [""; 0]);
+            assert_eq!(fact(&facts, "data_profile"), layout.word());
+            assert_eq!(fact(&facts, "nodatacow"), nodatacow.to_string());
+            let names: Vec<&str> = fact(&facts, "loop_device").split(' ').collect();
+            assert_eq!(names.len(), devices as usize);
+            let bytes: u64 = names
+                .iter()
+                .map(|name| sh(&format!("blockdev --getsize64 {name}")))
+                .map(|size| size.trim().parse::<u64>().unwrap())
+                .sum();
+            assert_eq!(fact(&facts, "image_bytes"), bytes.to_string());
+
+            let script = "mkdir DIR/new; echo x > DIR/new/file; btrfs filesystem df DIR; \
+                          lsattr DIR/new/file; df -B1 --output=size DIR | tail -n 1";
+            let seen = match volume.location() {
+                VolumeLocation::Path(path) => sh(&script.replace("DIR", path.to_str().unwrap())),
+                VolumeLocation::DockerVolume(name) => sh(&format!(
+                    "docker run --rm -v {name}:/data {STORAGE_HELPER_IMAGE} sh -c '{}'",
+                    script.replace("DIR", "/data")
+                )),
+                VolumeLocation::Existing => panic!("not a volume"),
+            };
+            assert!(seen.contains(data) && seen.contains(metadata), "{seen}");
+            let attributes = seen.lines().find(|line| line.ends_with("/new/file")).unwrap();
+            assert_eq!(attributes.split(' ').next().unwrap().contains('C'), nodatacow);
+            // What can be filled is what was asked for, within a page a device.
+            let room: u64 = seen.lines().last().unwrap().trim().parse().unwrap();
+            let page = 4096 * u64::from(devices);
+            assert!((250 * MIB..=250 * MIB + page).contains(&room), "{layout:?}: {room}");
+
+            assert!(volume.settle(Duration::from_secs(8)).await.unwrap());
+            ledger.undo_all().await.unwrap();
+            assert_eq!(scratch.leftovers(), Vec::<String>::new());
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -236,23 +236,87 @@ pub enum StorageKind {
     Existing,
 }
 
-/// A file system on a loop device over a fully written image file.
+/// A file system on loop devices over fully written image files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoopVolume {
     /// The file system.
     pub file_system: FileSystem,
-    /// Size of the image in bytes.
+    /// Size of the volume in bytes: what a database can fill, but for what the file system takes.
     pub size_bytes: u64,
     /// Block size of the file system in bytes.
     pub block_size_bytes: u32,
+    /// How the devices are put together.
+    pub layout: Layout,
+    /// Number of loop devices.
+    pub devices: u32,
+    /// Whether files are written in place, by an attribute of the empty volume (btrfs alone).
+    pub nodatacow: bool,
     /// Further arguments for mkfs, after our own.
     pub mkfs_options: Vec<String>,
     /// Mount options, `noatime` by default.
     pub mount_options: Vec<String>,
 }
 
-/// File systems that are made on loop devices.
+impl LoopVolume {
+    /// Size of each device in bytes: whole pages, as direct I/O needs.
+    pub fn device_bytes(&self) -> u64 {
+        let with_data = match self.layout {
+            Layout::Single => 1,
+            Layout::Raid0 => self.devices,
+            // Two copies of everything.
+            Layout::Raid1 | Layout::Raid10 => self.devices / 2,
+            Layout::Raidz => self.devices - 1,
+        };
+        self.size_bytes.div_ceil(u64::from(with_data)).next_multiple_of(4096)
+    }
+
+    /// Size of all devices in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.device_bytes().saturating_mul(u64::from(self.devices))
+    }
+}
+
+/// How devices are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// One device.
+    Single,
+    /// Striped.
+    Raid0,
+    /// Mirrored: each block is on two devices.
+    Raid1,
+    /// Striped over mirrors.
+    Raid10,
+    /// Striped with a parity, as ZFS does it.
+    Raidz,
+}
+
+impl Layout {
+    /// The word in specs, plans and tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Raid0 => "raid0",
+            Self::Raid1 => "raid1",
+            Self::Raid10 => "raid10",
+            Self::Raidz => "raidz",
+        }
+    }
+
+    /// As few devices as the layout takes, but enough for a parity to be worth it.
+    pub fn devices(self) -> u32 {
+        match self {
+            Self::Single => 1,
+            Self::Raid0 | Self::Raid1 => 2,
+            Self::Raidz => 3,
+            Self::Raid10 => 4,
+        }
+    }
+}
+
+/// File systems that mkfs and mount make of loop devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileSystem {
@@ -264,11 +328,18 @@ pub enum FileSystem {
     Ext4,
     /// xfs.
     Xfs,
+    /// btrfs.
+    Btrfs,
+    /// f2fs.
+    F2fs,
+    /// nilfs2.
+    Nilfs2,
 }
 
 impl FileSystem {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Ext2, Self::Ext3, Self::Ext4, Self::Xfs];
+    pub const ALL: [Self; 7] =
+        [Self::Ext2, Self::Ext3, Self::Ext4, Self::Xfs, Self::Btrfs, Self::F2fs, Self::Nilfs2];
 
     /// The word in specs, plans and tables, which is also that of mkfs and mount.
     pub fn word(self) -> &'static str {
@@ -277,7 +348,15 @@ impl FileSystem {
             Self::Ext3 => "ext3",
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+            Self::F2fs => "f2fs",
+            Self::Nilfs2 => "nilfs2",
         }
+    }
+
+    /// Whether it puts several devices together itself.
+    pub fn joins_devices(self) -> bool {
+        self == Self::Btrfs
     }
 }
 

@@ -30,6 +30,8 @@ pub const GIB: u64 = 1 << 30;
 pub const VOLUME_BYTES_MIN: u64 = 512 * MIB;
 /// What `mkfs.xfs` refuses to go below.
 pub const XFS_BYTES_MIN: u64 = 300 * MIB;
+/// What `mkfs.btrfs` refuses to go below for each device.
+pub const BTRFS_DEVICE_BYTES_MIN: u64 = 114_294_784;
 
 const BASE_BYTES: u64 = 96 * MIB;
 /// Redo logs, doublewrite buffer, undo and system tables of a fresh InnoDB.

@@ -33,7 +33,8 @@ use tree::{Field, Node, Table};
 
 use crate::error::{Error, Result};
 use crate::plan::{
-    EngineKind, Profile, QueryProtocol, SiteKind, TlsMode, TransportKind, WorkloadKind,
+    EngineKind, FileSystem, Layout, Profile, QueryProtocol, SiteKind, TlsMode, TransportKind,
+    WorkloadKind,
 };
 use crate::slap::{self, Custom, KeyKind, LoadType, Queries, SlapPlan};
 
@@ -167,7 +168,7 @@ pub enum StorageSpecKind {
         size_bytes: Option<u64>,
     },
     /// A file system on loop devices.
-    Loop(LoopKind, LoopSpec),
+    Loop(FileSystem, LoopSpec),
     /// ZFS on loop devices.
     Zfs(ZfsSpec),
 }
@@ -184,68 +185,6 @@ impl StorageSpecKind {
     }
 }
 
-/// File systems that mkfs and mount make of loop devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LoopKind {
-    /// ext2.
-    Ext2,
-    /// ext3.
-    Ext3,
-    /// ext4.
-    Ext4,
-    /// xfs.
-    Xfs,
-    /// btrfs.
-    Btrfs,
-    /// f2fs.
-    F2fs,
-    /// nilfs2.
-    Nilfs2,
-}
-
-impl LoopKind {
-    /// The word in the spec.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Ext2 => "ext2",
-            Self::Ext3 => "ext3",
-            Self::Ext4 => "ext4",
-            Self::Xfs => "xfs",
-            Self::Btrfs => "btrfs",
-            Self::F2fs => "f2fs",
-            Self::Nilfs2 => "nilfs2",
-        }
-    }
-}
-
-/// How devices are put together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
-    /// One device.
-    Single,
-    /// Striped.
-    Raid0,
-    /// Mirrored.
-    Raid1,
-    /// Striped over mirrors.
-    Raid10,
-    /// Striped with a parity, as ZFS does it.
-    Raidz,
-}
-
-impl Layout {
-    /// The word in the spec.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Single => "single",
-            Self::Raid0 => "raid0",
-            Self::Raid1 => "raid1",
-            Self::Raid10 => "raid10",
-            Self::Raidz => "raidz",
-        }
-    }
-}
-
 /// A file system on loop devices as it was written.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LoopSpec {
@@ -257,6 +196,8 @@ pub struct LoopSpec {
     pub layout: Vec<Layout>,
     /// Number of loop devices.
     pub devices: Option<u32>,
+    /// Whether files are written in place (btrfs alone).
+    pub nodatacow: Vec<bool>,
     /// Further arguments for mkfs.
     pub mkfs_options: Vec<String>,
     /// Mount options.
@@ -345,13 +286,13 @@ const TLS_MODES: [(&str, TlsMode); 3] =
 const STORAGES: [(&str, StorageWord); 10] = [
     ("directory", StorageWord::Directory),
     ("tmpfs", StorageWord::Tmpfs),
-    ("ext4", StorageWord::Loop(LoopKind::Ext4)),
-    ("ext3", StorageWord::Loop(LoopKind::Ext3)),
-    ("ext2", StorageWord::Loop(LoopKind::Ext2)),
-    ("xfs", StorageWord::Loop(LoopKind::Xfs)),
-    ("btrfs", StorageWord::Loop(LoopKind::Btrfs)),
-    ("f2fs", StorageWord::Loop(LoopKind::F2fs)),
-    ("nilfs2", StorageWord::Loop(LoopKind::Nilfs2)),
+    ("ext4", StorageWord::Loop(FileSystem::Ext4)),
+    ("ext3", StorageWord::Loop(FileSystem::Ext3)),
+    ("ext2", StorageWord::Loop(FileSystem::Ext2)),
+    ("xfs", StorageWord::Loop(FileSystem::Xfs)),
+    ("btrfs", StorageWord::Loop(FileSystem::Btrfs)),
+    ("f2fs", StorageWord::Loop(FileSystem::F2fs)),
+    ("nilfs2", StorageWord::Loop(FileSystem::Nilfs2)),
     ("zfs", StorageWord::Zfs),
 ];
 const LAYOUTS: [(&str, Layout); 4] = [
@@ -415,12 +356,23 @@ const DIRECTORY_KEYS: [&str; 3] = ["kind", "label", "path"];
 const TMPFS_KEYS: [&str; 3] = ["kind", "label", "size"];
 const LOOP_KEYS: [&str; 8] =
     ["kind", "label", "size", "block_size", "layout", "devices", "mkfs_options", "mount_options"];
+const BTRFS_KEYS: [&str; 9] = [
+    "kind",
+    "label",
+    "size",
+    "block_size",
+    "layout",
+    "devices",
+    "nodatacow",
+    "mkfs_options",
+    "mount_options",
+];
 /// Its blocks have one size.
 const F2FS_KEYS: [&str; 7] =
     ["kind", "label", "size", "layout", "devices", "mkfs_options", "mount_options"];
 const ZFS_KEYS: [&str; 7] = ["kind", "label", "size", "layout", "devices", "ashift", "options"];
 /// Those of all kinds.
-const STORAGE_KEYS: [&str; 11] = [
+const STORAGE_KEYS: [&str; 12] = [
     "kind",
     "label",
     "path",
@@ -428,6 +380,7 @@ const STORAGE_KEYS: [&str; 11] = [
     "block_size",
     "layout",
     "devices",
+    "nodatacow",
     "mkfs_options",
     "mount_options",
     "ashift",
@@ -692,7 +645,7 @@ fn read_settings(field: &Field<'_>, kind: EngineKind) -> Result<BTreeMap<String,
 enum StorageWord {
     Directory,
     Tmpfs,
-    Loop(LoopKind),
+    Loop(FileSystem),
     Zfs,
 }
 
@@ -736,8 +689,12 @@ fn check_storage_keys(table: &Table<'_>, keys: &[&str], kind: &str) -> Result<()
     })
 }
 
-fn read_loop(table: &Table<'_>, kind: LoopKind) -> Result<LoopSpec> {
-    let keys: &[&str] = if kind == LoopKind::F2fs { &F2FS_KEYS } else { &LOOP_KEYS };
+fn read_loop(table: &Table<'_>, kind: FileSystem) -> Result<LoopSpec> {
+    let keys: &[&str] = match kind {
+        FileSystem::Btrfs => &BTRFS_KEYS,
+        FileSystem::F2fs => &F2FS_KEYS,
+        _ => &LOOP_KEYS,
+    };
     check_storage_keys(table, keys, kind.word())?;
     Ok(LoopSpec {
         size_bytes: table.value("size", Field::size_bytes)?,
@@ -747,6 +704,7 @@ fn read_loop(table: &Table<'_>, kind: LoopKind) -> Result<LoopSpec> {
         })?,
         layout: table.levels("layout", |field| field.word("layout", &LAYOUTS))?,
         devices: table.value("devices", Field::integer)?,
+        nodatacow: table.levels("nodatacow", Field::boolean)?,
         mkfs_options: table.value("mkfs_options", Field::texts)?.unwrap_or_default(),
         mount_options: table.value("mount_options", Field::texts)?,
     })

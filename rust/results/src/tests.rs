@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bedplate_core::plan::{
-    Cell, Design, EngineKind, EnginePlan, FileSystem, Initdb, LoopVolume, PLAN_VERSION, Plan,
-    Profile, Provision, QueryProtocol, RunLength, Scaled, SiteKind, StorageKind, StoragePlan,
+    Cell, Design, EngineKind, EnginePlan, FileSystem, Initdb, Layout, LoopVolume, PLAN_VERSION,
+    Plan, Profile, Provision, QueryProtocol, RunLength, Scaled, SiteKind, StorageKind, StoragePlan,
     TlsMode, TransportKind, UnavailableCell, Work, WorkloadPlan,
 };
 use bedplate_core::record::{
@@ -35,6 +35,9 @@ fn cell(storage: &str) -> Cell {
         file_system: if storage == "ext4" { FileSystem::Ext4 } else { FileSystem::Xfs },
         size_bytes: 2 << 30,
         block_size_bytes: 4096,
+        layout: Layout::Single,
+        devices: 1,
+        nodatacow: false,
         mkfs_options: Vec::new(),
         mount_options: vec!["noatime".to_owned()],
     };
@@ -76,9 +79,9 @@ fn plan() -> Plan {
         work_dir: PathBuf::from("/var/tmp/bedplate"),
         cells: vec![cell("ext4"), cell("xfs")],
         unavailable: vec![UnavailableCell {
-            label: "btrfs/fillfactor=90".to_owned(),
-            levels: map(&[("engine", "postgres 13"), ("storage", "btrfs"), ("fillfactor", "90")]),
-            reason: "this version of Bedplate makes no btrfs yet".to_owned(),
+            label: "zfs/fillfactor=90".to_owned(),
+            levels: map(&[("engine", "postgres 13"), ("storage", "zfs"), ("fillfactor", "90")]),
+            reason: "this version of Bedplate makes no zfs yet".to_owned(),
             remedy: "wait for a later version of Bedplate".to_owned(),
         }],
         design: Design {

@@ -1,20 +1,28 @@
-# settle.sh AT_MOST_MS
-# Waits until the device under /volume has been idle for a second.
+# settle.sh AT_MOST_MS [LOOP_DEVICE...]
+# Waits until the devices under /volume have been idle for a second.
+at_most=$1
+shift
 sync -f /volume
-stat=/sys/dev/block/$(stat -c '%Hd:%Ld' /volume)/stat
-if [ ! -r "$stat" ]; then
-    echo unseen
-    exit 0
+stats=
+if [ $# -eq 0 ]; then
+    stats=/sys/dev/block/$(stat -c '%Hd:%Ld' /volume)/stat
 fi
+for loop; do stats="$stats /sys/block/${loop#/dev/}/stat"; done
+for stat in $stats; do
+    if [ ! -r "$stat" ]; then
+        echo unseen
+        exit 0
+    fi
+done
 quiet=0 last=
-deadline=$(($(date +%s%N) + $1 * 1000000))
+deadline=$(($(date +%s%N) + at_most * 1000000))
 while [ "$(date +%s%N)" -lt "$deadline" ]; do
     # Sectors written and requests in flight are the 7th and the 9th field.
-    read -r _ _ _ _ _ _ written _ inflight _ <"$stat"
-    if [ "$inflight" = 0 ] && [ "$written" = "$last" ]; then
+    now=$(awk '{ written += $7; in_flight += $9 } END { print written, in_flight }' $stats)
+    if [ "${now#* }" = 0 ] && [ "$now" = "$last" ]; then
         quiet=$((quiet + 1))
     else
-        quiet=0 last=$written
+        quiet=0 last=$now
     fi
     if [ "$quiet" -ge 10 ]; then
         echo idle

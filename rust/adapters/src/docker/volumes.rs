@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
-use bedplate_core::plan::{LoopVolume, Plan, StorageKind, StoragePlan};
+use bedplate_core::plan::{FileSystem, LoopVolume, Plan, StorageKind, StoragePlan};
 use bedplate_core::record::{TrialId, VolumeFacts};
 use bedplate_core::seam::{Volume, VolumeLocation};
 use std::path::Path;
@@ -25,6 +25,8 @@ use crate::storage::{
 const MAKE_SCRIPT: &str = include_str!("make.sh");
 const FACTS_SCRIPT: &str = include_str!("facts.sh");
 const SETTLE_SCRIPT: &str = include_str!("settle.sh");
+/// What the names of image files begin with; a number and `.img` follow.
+const IMAGE: &str = "volume";
 /// Exit status of the make script when there is no room; it then tells how much there is.
 const NO_ROOM: i64 = 71;
 
@@ -145,18 +147,20 @@ impl DockerVolumes {
         trial: &str,
         label: &str,
         plan: LoopPlan<'_>,
-    ) -> Result<LoopDevice> {
+    ) -> Result<LoopDevices> {
         let backing = format!("{trial}-image");
-        let image = format!("{trial}.img");
         self.make_volume(ledger, trial, &backing, &[]).await?;
-        let resource = Resource::DockerLoopImage { volume: backing.clone(), name: image.clone() };
-        ledger.add(trial, resource)?;
+        for number in 0..plan.volume.devices {
+            let name = format!("{IMAGE}{number}.img");
+            let resource = Resource::DockerLoopImage { volume: backing.clone(), name };
+            ledger.add(trial, resource)?;
+        }
 
-        let size = plan.image_bytes();
         let mut arguments = vec![
-            format!("/backing/{image}"),
-            size.to_string(),
-            size.saturating_add(SLACK_BYTES).to_string(),
+            format!("/backing/{IMAGE}"),
+            plan.volume.devices.to_string(),
+            plan.volume.device_bytes().to_string(),
+            plan.volume.bytes().saturating_add(SLACK_BYTES).to_string(),
         ];
         arguments.extend(plan.mkfs_command());
         let volumes = vec![(backing.as_str(), "/backing")];
@@ -173,20 +177,30 @@ impl DockerVolumes {
                     .evidence(output.stdout.trim())
             })
         };
-        let made = LoopDevice {
+        let made = LoopDevices {
             volume: plan.volume.clone(),
             backing,
-            image,
-            device: told("loop_device")?,
+            devices: told("loop_devices")?.split_whitespace().map(str::to_owned).collect(),
             mkfs_command: told("mkfs_command")?,
             mkfs_version: told("mkfs_version")?,
         };
         let mut options =
-            vec![("type", plan.fs_type().to_owned()), ("device", made.device.clone())];
-        if !plan.volume.mount_options.is_empty() {
-            options.push(("o", plan.volume.mount_options.join(",")));
+            vec![("type", plan.fs_type().to_owned()), ("device", made.devices[0].clone())];
+        let mount_options = plan.mount_options(&made.devices);
+        if !mount_options.is_empty() {
+            options.push(("o", mount_options));
         }
         self.make_volume(ledger, trial, trial, &options).await?;
+        if plan.volume.nodatacow {
+            let helper = Helper {
+                trial,
+                script: "chattr +C /volume",
+                arguments: Vec::new(),
+                volumes: vec![(trial, "/volume")],
+            };
+            let output = self.client.help(ledger, helper).await?;
+            output.success("set the attribute nodatacow")?;
+        }
         Ok(made)
     }
 }
@@ -201,14 +215,13 @@ struct DockerVolume {
 enum Kind {
     Directory,
     Tmpfs,
-    Loop(LoopDevice),
+    Loop(LoopDevices),
 }
 
-struct LoopDevice {
+struct LoopDevices {
     volume: LoopVolume,
     backing: String,
-    image: String,
-    device: String,
+    devices: Vec<String>,
     mkfs_command: String,
     mkfs_version: String,
 }
@@ -231,10 +244,11 @@ impl Volume for DockerVolume {
     }
 
     async fn facts(&self) -> Result<VolumeFacts> {
-        let arguments = match &self.kind {
-            Kind::Loop(made) => vec![format!("/backing/{}", made.image), made.device.clone()],
-            Kind::Directory | Kind::Tmpfs => Vec::new(),
-        };
+        let mut arguments = Vec::new();
+        if let Kind::Loop(made) = &self.kind {
+            arguments.push(format!("/backing/{IMAGE}"));
+            arguments.extend(made.devices.iter().cloned());
+        }
         let output = self.help(FACTS_SCRIPT, arguments).await?;
         let told = |key: &str| output.value(key).unwrap_or_default().to_owned();
         let mount = one_mount(&told("mountinfo"))?;
@@ -264,18 +278,21 @@ impl Volume for DockerVolume {
             }
             Kind::Tmpfs => Ok(VolumeFacts { facts, caveats: vec![TMPFS_CAVEAT.to_owned()] }),
             Kind::Loop(made) => {
-                LoopPlan { volume: &made.volume }.check(&mount.fs_type, &block_size)?;
-                if mount.source != made.device || told("attached") != made.device {
+                let names = made.devices.join(" ");
+                let attached = told("attached");
+                let attached: Vec<&str> = attached.split_whitespace().collect();
+                if !made.devices.contains(&mount.source) || attached != made.devices {
                     return Err(Error::provision(format!(
-                        "{} is not the one device of the image and of the volume {}",
-                        made.device, self.name
+                        "each of {names} is not the one device of its image, or none of them that \
+                         of the volume {}",
+                        self.name
                     ))
                     .evidence(output.stdout.trim()));
                 }
                 let backing = one_mount(&told("backing"))?;
                 put("mkfs_version", made.mkfs_version.clone());
                 put("mkfs_command", made.mkfs_command.clone());
-                put("loop_device", made.device.clone());
+                put("loop_device", names);
                 for key in
                     ["image_bytes", "image_allocated_bytes", "loop_direct_io", "loop_write_cache"]
                 {
@@ -284,6 +301,12 @@ impl Volume for DockerVolume {
                 put("loop_scheduler", chosen(&told("loop_scheduler")).to_owned());
                 put("backing_fs_type", backing.fs_type);
                 put("backing_mount_options", backing.options.join(","));
+                if made.volume.file_system == FileSystem::Btrfs {
+                    for key in ["data_profile", "metadata_profile", "nodatacow"] {
+                        put(key, told(key));
+                    }
+                }
+                LoopPlan { volume: &made.volume }.check(&facts)?;
                 let mut facts = VolumeFacts { facts, caveats: Vec::new() };
                 facts.caveats = loop_caveats(&facts);
                 Ok(facts)
@@ -295,7 +318,11 @@ impl Volume for DockerVolume {
         if matches!(self.kind, Kind::Tmpfs) {
             return Ok(true);
         }
-        let output = self.help(SETTLE_SCRIPT, vec![at_most.as_millis().to_string()]).await?;
+        let mut arguments = vec![at_most.as_millis().to_string()];
+        if let Kind::Loop(made) = &self.kind {
+            arguments.extend(made.devices.iter().cloned());
+        }
+        let output = self.help(SETTLE_SCRIPT, arguments).await?;
         Ok(output.stdout.trim() == "idle")
     }
 }

@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
-use bedplate_core::plan::{LoopVolume, Plan, StorageKind, StoragePlan};
+use bedplate_core::plan::{FileSystem, LoopVolume, Plan, StorageKind, StoragePlan};
 use bedplate_core::record::{TrialId, VolumeFacts};
 use bedplate_core::seam::{Volume, VolumeLocation};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use tokio::time::{Instant, sleep};
 
 use crate::ledger::{Ledger, Resource};
 use crate::storage::{
     ExistingVolume, LoopPlan, TMPFS_CAVEAT, backing_caveat, check_size, check_tmpfs, chosen,
-    loop_caveats, storages,
+    loop_caveats, of_all, storages,
 };
 use crate::undo::loop_devices;
 use crate::{command, mountinfo};
@@ -110,13 +111,13 @@ struct LocalVolume {
 enum Kind {
     Directory,
     Tmpfs,
-    Loop(LoopDevice),
+    Loop(LoopDevices),
 }
 
-struct LoopDevice {
+struct LoopDevices {
     volume: LoopVolume,
-    image: PathBuf,
-    device: String,
+    /// Each image and the device that it is attached to.
+    devices: Vec<(PathBuf, String)>,
     mkfs_command: String,
     mkfs_version: String,
 }
@@ -160,34 +161,40 @@ impl Volume for LocalVolume {
             }
             Kind::Tmpfs => Ok(VolumeFacts { facts, caveats: vec![TMPFS_CAVEAT.to_owned()] }),
             Kind::Loop(made) => {
-                LoopPlan { volume: &made.volume }.check(&mount.fs_type, &block_size.to_string())?;
-                if mount.mount_point != self.path || mount.source != made.device {
+                if mount.mount_point != self.path || !made.has(&mount.source) {
                     return Err(Error::provision(format!(
                         "{} is not mounted at {}",
-                        made.device,
+                        made.names(),
                         self.path.display()
                     )));
                 }
-                if loop_devices(&made.image)? != [Path::new(&made.device)] {
-                    return Err(Error::provision(format!(
-                        "{} is not the one device of {}",
-                        made.device,
-                        made.image.display()
-                    )));
+                let (mut bytes, mut allocated_bytes) = (0, 0);
+                for (image, device) in &made.devices {
+                    if loop_devices(image)? != [Path::new(device)] {
+                        return Err(Error::provision(format!(
+                            "{device} is not the one device of {}",
+                            image.display()
+                        )));
+                    }
+                    let image = fs::metadata(image).map_err(|error| unreadable(image, &error))?;
+                    bytes += image.len();
+                    allocated_bytes += image.blocks() * 512;
                 }
-                let image =
-                    fs::metadata(&made.image).map_err(|error| unreadable(&made.image, &error))?;
-                let backing = held(&made.image)?;
+                let backing = held(&made.devices[0].0)?;
                 put("mkfs_version", made.mkfs_version.clone());
                 put("mkfs_command", made.mkfs_command.clone());
-                put("image_bytes", image.len().to_string());
-                put("image_allocated_bytes", (image.blocks() * 512).to_string());
-                put("loop_device", made.device.clone());
+                put("image_bytes", bytes.to_string());
+                put("image_allocated_bytes", allocated_bytes.to_string());
+                put("loop_device", made.names());
                 put("loop_direct_io", made.sysfs("loop/dio")?);
                 put("loop_write_cache", made.sysfs("queue/write_cache")?);
                 put("loop_scheduler", chosen(&made.sysfs("queue/scheduler")?).to_owned());
                 put("backing_fs_type", backing.fs_type);
                 put("backing_mount_options", backing.options.join(","));
+                if made.volume.file_system == FileSystem::Btrfs {
+                    facts.extend(btrfs_facts(&self.path, &made.devices[0].1)?);
+                }
+                LoopPlan { volume: &made.volume }.check(&facts)?;
                 let mut facts = VolumeFacts { facts, caveats: Vec::new() };
                 facts.caveats = loop_caveats(&facts);
                 Ok(facts)
@@ -210,21 +217,33 @@ impl Volume for LocalVolume {
             .map_err(io::Error::other)
             .flatten()
             .map_err(|error| unreadable(&self.path, &error))?;
-        let Some((major, minor)) = device_under(&self.path)? else { return Ok(false) };
-        let stat = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"));
-        let (mut idle, mut last) = (0, None);
+        let directories: Vec<PathBuf> = match &self.kind {
+            Kind::Loop(made) => made.devices.iter().map(|(_, device)| sysfs_of(device)).collect(),
+            _ => device_under(&self.path)?
+                .map(|(major, minor)| PathBuf::from(format!("/sys/dev/block/{major}:{minor}")))
+                .into_iter()
+                .collect(),
+        };
+        if directories.is_empty() {
+            return Ok(false);
+        }
+        let (mut idle, mut last) = (0, Vec::new());
         while Instant::now() < deadline {
-            let text = fs::read_to_string(&stat).map_err(|error| unreadable(&stat, &error))?;
-            // Sectors written and requests in flight are the 7th and the 9th field.
-            let fields: Vec<&str> = text.split_whitespace().collect();
-            let (Some(written), Some(in_flight)) = (fields.get(6), fields.get(8)) else {
-                return Ok(false);
-            };
-            if *in_flight == "0" && last.as_deref() == Some(*written) {
-                idle += 1;
-            } else {
-                (idle, last) = (0, Some((*written).to_owned()));
+            let mut written = Vec::new();
+            let mut in_flight = false;
+            for directory in &directories {
+                let stat = directory.join("stat");
+                let text = fs::read_to_string(&stat).map_err(|error| unreadable(&stat, &error))?;
+                // Sectors written and requests in flight are the 7th and the 9th field.
+                let fields: Vec<&str> = text.split_whitespace().collect();
+                let (Some(sectors), Some(requests)) = (fields.get(6), fields.get(8)) else {
+                    return Ok(false);
+                };
+                written.push((*sectors).to_owned());
+                in_flight |= *requests != "0";
             }
+            idle = if !in_flight && written == last { idle + 1 } else { 0 };
+            last = written;
             if idle >= SETTLE_POLLS {
                 return Ok(true);
             }
@@ -234,12 +253,70 @@ impl Volume for LocalVolume {
     }
 }
 
-impl LoopDevice {
-    fn sysfs(&self, file: &str) -> Result<String> {
-        let path = sysfs_of(&self.device).join(file);
-        let text = fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
-        Ok(text.trim().to_owned())
+impl LoopDevices {
+    /// Whether one of the devices is `source`.
+    fn has(&self, source: &str) -> bool {
+        self.devices.iter().any(|(_, device)| device == source)
     }
+
+    fn names(&self) -> String {
+        let names: Vec<&str> = self.devices.iter().map(|(_, device)| device.as_str()).collect();
+        names.join(" ")
+    }
+
+    /// What a file under /sys says of all devices.
+    fn sysfs(&self, file: &str) -> Result<String> {
+        let of = |(_, device): &(PathBuf, String)| read_line(&sysfs_of(device).join(file));
+        Ok(of_all(self.devices.iter().map(of).collect::<Result<_>>()?))
+    }
+}
+
+/// How btrfs keeps data and metadata on its devices, and whether files of the volume are written in
+/// place.
+fn btrfs_facts(path: &Path, device: &str) -> Result<Vec<(String, String)>> {
+    let root = Path::new("/sys/fs/btrfs");
+    let failed = |error: io::Error| unreadable(root, &error);
+    let name = device.trim_start_matches("/dev/");
+    let mut known = fs::read_dir(root).map_err(failed)?.flatten().map(|entry| entry.path());
+    let ours = known.find(|directory| directory.join("devices").join(name).exists());
+    let ours = ours.ok_or_else(|| Error::provision(format!("btrfs does not know {device}")))?;
+    let mut facts = Vec::new();
+    for (what, fact) in [("data", "data_profile"), ("metadata", "metadata_profile")] {
+        let mut profiles = Vec::new();
+        let directory = ours.join("allocation").join(what);
+        for entry in fs::read_dir(&directory).map_err(|error| unreadable(&directory, &error))? {
+            let profile = entry.map_err(failed)?.path();
+            // A profile without a block group is what mkfs started with.
+            if profile.is_dir() && read_line(&profile.join("total_bytes"))? != "0" {
+                profiles.extend(profile.file_name().map(|it| it.to_string_lossy().into_owned()));
+            }
+        }
+        profiles.sort();
+        facts.push((fact.to_owned(), profiles.join(" ")));
+    }
+    let nodatacow = attributes(path)?.contains(IFlags::NOCOW);
+    facts.push(("nodatacow".to_owned(), nodatacow.to_string()));
+    Ok(facts)
+}
+
+fn attributes(path: &Path) -> Result<IFlags> {
+    let directory = fs::File::open(path).map_err(|error| unreadable(path, &error))?;
+    ioctl_getflags(directory).map_err(|error| unreadable(path, &error.into()))
+}
+
+/// Has files that will be made under `path`, which is empty, written in place.
+fn set_nodatacow(path: &Path) -> Result<()> {
+    let flags = attributes(path)? | IFlags::NOCOW;
+    let set = || Ok(ioctl_setflags(fs::File::open(path)?, flags)?);
+    set().map_err(|error: io::Error| {
+        let path = path.display();
+        Error::provision(format!("cannot set the attribute nodatacow of {path}: {error}"))
+    })
+}
+
+fn read_line(path: &Path) -> Result<String> {
+    let text = fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+    Ok(text.trim().to_owned())
 }
 
 fn sysfs_of(device: &str) -> PathBuf {
@@ -331,26 +408,32 @@ async fn make_loop(
     root: &Path,
     plan: LoopPlan<'_>,
 ) -> Result<LocalVolume> {
-    let image = root.join("volume.img");
-    ledger.add(trial, Resource::LoopImage { image: image.clone() })?;
-    write_image(ledger, &image, plan.image_bytes()).await?;
-    let device = attach(ledger, &image).await?;
-
-    let scheduler = sysfs_of(&device).join("queue/scheduler");
-    // Where there is no choice of schedulers there is none to set; it is read back either way.
-    drop(fs::write(scheduler, "none"));
+    let mut devices = Vec::new();
+    for number in 0..plan.volume.devices {
+        let image = root.join(format!("volume{number}.img"));
+        ledger.add(trial, Resource::LoopImage { image: image.clone() })?;
+        write_image(ledger, &image, plan.volume.device_bytes()).await?;
+        let device = attach(ledger, &image).await?;
+        let scheduler = sysfs_of(&device).join("queue/scheduler");
+        // Where there is no choice of schedulers there is none to set; it is read back either way.
+        drop(fs::write(scheduler, "none"));
+        devices.push((image, device));
+    }
+    let names: Vec<String> = devices.iter().map(|(_, device)| device.clone()).collect();
 
     let version = command::ask(&[plan.mkfs().as_str(), "-V"]).await?;
     let version = format!("{}{}", version.stdout, version.stderr);
     let mut mkfs = plan.mkfs_command();
-    mkfs.push(device.clone());
+    mkfs.extend(names.iter().cloned());
     command::run(ledger, &mkfs).await?;
-    let options = plan.volume.mount_options.join(",");
-    let path = mount(ledger, trial, root, plan.fs_type(), &device, &options).await?;
-    let made = LoopDevice {
+    let options = plan.mount_options(&names);
+    let path = mount(ledger, trial, root, plan.fs_type(), &names[0], &options).await?;
+    if plan.volume.nodatacow {
+        set_nodatacow(&path)?;
+    }
+    let made = LoopDevices {
         volume: plan.volume.clone(),
-        image,
-        device,
+        devices,
         mkfs_command: mkfs.join(" "),
         mkfs_version: version.lines().next().unwrap_or_default().trim().to_owned(),
     };

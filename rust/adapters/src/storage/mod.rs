@@ -2,11 +2,12 @@
 
 mod local;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
-use bedplate_core::plan::{FileSystem, LoopVolume, Plan, StorageKind, StoragePlan};
+use bedplate_core::plan::{FileSystem, Layout, LoopVolume, Plan, StorageKind, StoragePlan};
 use bedplate_core::record::VolumeFacts;
 use bedplate_core::seam::{Volume, VolumeLocation};
 use bedplate_core::sizing::XFS_BYTES_MIN;
@@ -50,17 +51,39 @@ impl<'a> LoopPlan<'a> {
     /// and the block size does not depend on the image's size.
     pub(crate) fn mkfs_command(&self) -> Vec<String> {
         let (mkfs, block_size) = (self.mkfs(), self.volume.block_size_bytes);
-        let (ours, further) = match self.volume.file_system {
+        let mut further = self.volume.mkfs_options.clone();
+        let ours = match self.volume.file_system {
             FileSystem::Ext2 | FileSystem::Ext3 | FileSystem::Ext4 => {
-                let (extended, further) = self.extended_options();
-                (format!("{mkfs} -F -q -T default -b {block_size} -E {extended}"), further)
+                let extended;
+                (extended, further) = self.extended_options();
+                format!("{mkfs} -F -q -T default -b {block_size} -E {extended}")
             }
-            FileSystem::Xfs => {
-                let further = self.volume.mkfs_options.clone();
-                (format!("{mkfs} -f -q -K -b size={block_size}"), further)
-            }
+            FileSystem::Xfs => format!("{mkfs} -f -q -K -b size={block_size}"),
+            FileSystem::Btrfs => format!("{mkfs} -f -q -K -s {block_size}{}", self.profiles()),
+            FileSystem::F2fs => format!("{mkfs} -f -q -t 0"),
+            FileSystem::Nilfs2 => format!("{mkfs} -f -q -K -b {block_size}"),
         };
         ours.split(' ').map(str::to_owned).chain(further).collect()
+    }
+
+    /// What mkfs.btrfs is told of several devices. A stripe keeps two copies of its metadata, as
+    /// mkfs.btrfs itself has it.
+    fn profiles(&self) -> &'static str {
+        match self.volume.layout {
+            Layout::Raid0 => " -d raid0 -m raid1",
+            Layout::Raid1 => " -d raid1 -m raid1",
+            Layout::Raid10 => " -d raid10 -m raid10",
+            Layout::Single | Layout::Raidz => "",
+        }
+    }
+
+    /// The mount options; btrfs is told of all its devices, for it knows only those it has scanned.
+    pub(crate) fn mount_options(&self, devices: &[String]) -> String {
+        let several = if devices.len() > 1 { devices } else { &[] };
+        let named = several.iter().map(|device| format!("device={device}"));
+        let mut options = self.volume.mount_options.clone();
+        options.extend(named);
+        options.join(",")
     }
 
     /// What mke2fs is told with -E, and the other options. It heeds only the last -E, so the user's
@@ -85,22 +108,29 @@ impl<'a> LoopPlan<'a> {
         (extended, further)
     }
 
-    /// Size of the image in bytes: whole pages, as direct I/O needs.
-    pub(crate) fn image_bytes(&self) -> u64 {
-        self.volume.size_bytes.next_multiple_of(4096)
-    }
-
     /// Checks that what was read back is what was asked for.
-    pub(crate) fn check(&self, fs_type: &str, block_size_bytes: &str) -> Result<()> {
-        let asked = self.volume.block_size_bytes.to_string();
-        if fs_type == self.fs_type() && block_size_bytes == asked {
-            return Ok(());
+    pub(crate) fn check(&self, facts: &BTreeMap<String, String>) -> Result<()> {
+        let volume = self.volume;
+        let mut asked = vec![
+            ("fs_type", self.fs_type().to_owned()),
+            ("block_size_bytes", volume.block_size_bytes.to_string()),
+        ];
+        if volume.file_system == FileSystem::Btrfs {
+            asked.push(("nodatacow", volume.nodatacow.to_string()));
+            // Profiles that the user asked mkfs for are not compared, but told like all facts.
+            if volume.mkfs_options.is_empty() {
+                asked.push(("data_profile", volume.layout.word().to_owned()));
+            }
         }
-        Err(Error::provision(format!(
-            "asked for {} with blocks of {asked} bytes, but {fs_type} with blocks of \
-             {block_size_bytes} bytes is mounted",
-            self.fs_type()
-        )))
+        for (fact, asked) in asked {
+            let found = facts.get(fact).map_or("nothing", String::as_str);
+            if found != asked {
+                return Err(Error::provision(format!(
+                    "the volume was made with {fact} {asked}, but has {found}"
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -122,7 +152,7 @@ pub(crate) fn check_size(
     place: &str,
     free_bytes: u64,
 ) -> Result<()> {
-    let size = plan.image_bytes();
+    let size = plan.volume.bytes();
     if plan.volume.file_system == FileSystem::Xfs && size < XFS_BYTES_MIN {
         return Err(Error::spec(format!(
             "`storage.size` of `{label}` is {}, but xfs needs at least {}",
@@ -179,6 +209,14 @@ pub(crate) fn chosen(schedulers: &str) -> &str {
     words.find(|word| chosen(word)).map_or(schedulers.trim(), |word| &word[1..word.len() - 1])
 }
 
+/// What all devices of a volume have, or what each has where they differ.
+pub(crate) fn of_all(mut values: Vec<String>) -> String {
+    if values.windows(2).all(|pair| pair[0] == pair[1]) {
+        values.truncate(1);
+    }
+    values.join(" ")
+}
+
 /// What speaks against a loop volume's numbers.
 pub(crate) fn loop_caveats(facts: &VolumeFacts) -> Vec<String> {
     let fact = |key: &str| facts.facts.get(key).map_or("", String::as_str);
@@ -203,7 +241,7 @@ pub(crate) fn loop_caveats(facts: &VolumeFacts) -> Vec<String> {
         caveats.push("the file system sends no flushes: a commit is not durable".to_owned());
     }
     if number("image_allocated_bytes") < number("image_bytes") {
-        caveats.push("the image file is sparse: first writes allocate blocks".to_owned());
+        caveats.push("an image file is sparse: first writes allocate blocks".to_owned());
     }
     caveats.extend(backing_caveat("the image file", fact("backing_fs_type")));
     caveats
@@ -256,6 +294,9 @@ mod tests {
             file_system,
             size_bytes: 400 << 20,
             block_size_bytes: 2048,
+            layout: Layout::Single,
+            devices: 1,
+            nodatacow: false,
             mkfs_options: mkfs_options.iter().map(|option| (*option).to_owned()).collect(),
             mount_options: Vec::new(),
         };

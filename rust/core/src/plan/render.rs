@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::{
-    EnginePlan, Plan, Provision, RunLength, StorageKind, StoragePlan, UnavailableCell, Work,
-    WorkloadPlan,
+    EnginePlan, FileSystem, Plan, Provision, RunLength, StorageKind, StoragePlan, UnavailableCell,
+    Work, WorkloadPlan,
 };
 use crate::sizing::{bytes_text, seconds_text};
 use crate::slap::{Queries, SlapPlan};
@@ -118,9 +118,13 @@ fn storage(storage: &StoragePlan) -> Vec<(&'static str, String)> {
         ("kind", volume.file_system.word().to_owned()),
         ("size", bytes_text(volume.size_bytes)),
         ("block_size", volume.block_size_bytes.to_string()),
-        // There is no other so far.
-        ("layout", "single".to_owned()),
-        ("devices", "1".to_owned()),
+        ("layout", volume.layout.word().to_owned()),
+        ("devices", volume.devices.to_string()),
+    ]);
+    if volume.file_system == FileSystem::Btrfs {
+        rows.push(("nodatacow", volume.nodatacow.to_string()));
+    }
+    rows.extend([
         ("mkfs_options", or_none(&volume.mkfs_options.join(" "))),
         ("mount_options", or_none(&volume.mount_options.join(","))),
     ]);

@@ -5,9 +5,9 @@ use std::path::Path;
 use super::{Context, or_default};
 use crate::capabilities::{Availability, kernel_remedy};
 use crate::error::{Error, Result};
-use crate::plan::{FileSystem, LoopVolume, SiteKind, StorageKind, StoragePlan};
+use crate::plan::{FileSystem, Layout, LoopVolume, SiteKind, StorageKind, StoragePlan};
 use crate::sizing::{self, bytes_text};
-use crate::spec::{Layout, Level, LoopKind, LoopSpec, StorageSpec, StorageSpecKind, ZfsSpec};
+use crate::spec::{Level, LoopSpec, StorageSpec, StorageSpecKind, ZfsSpec};
 
 /// Bytes of a block when the spec names none.
 const BLOCK_SIZE_BYTES: u32 = 4096;
@@ -20,6 +20,8 @@ pub(super) struct StorageChoice<'a> {
     pub(super) label: String,
     size_bytes: Option<u64>,
     block_size_bytes: u32,
+    layout: Layout,
+    nodatacow: bool,
     pub(super) levels: Vec<Level>,
     making: Making<'a>,
 }
@@ -55,6 +57,8 @@ pub(super) fn choices<'a>(context: &Context<'a>) -> Result<Vec<StorageChoice<'a>
             label: "existing".to_owned(),
             size_bytes: None,
             block_size_bytes: 0,
+            layout: Layout::Single,
+            nodatacow: false,
             levels: Vec::new(),
             making: Making::Existing,
         });
@@ -69,37 +73,47 @@ fn choices_of<'a>(
 ) -> Result<Vec<StorageChoice<'a>>> {
     let path = context.spec.storage_path(index);
     let label = spec.label.clone().unwrap_or_else(|| spec.kind.word().to_owned());
-    let (size_bytes, layouts, block_sizes): (Option<u64>, &[Layout], &[u32]) = match &spec.kind {
-        StorageSpecKind::Directory { .. } => (None, &[], &[]),
-        StorageSpecKind::Tmpfs { size_bytes } => (*size_bytes, &[], &[]),
+    // What has no keys of this kind has one level of each.
+    let none = LoopSpec::default();
+    let (size_bytes, layouts, volume) = match &spec.kind {
+        StorageSpecKind::Directory { .. } => (None, &none.layout, &none),
+        StorageSpecKind::Tmpfs { size_bytes } => (*size_bytes, &none.layout, &none),
         StorageSpecKind::Loop(kind, volume) => {
             check_loop(&path, *kind, volume)?;
-            (volume.size_bytes, &volume.layout, &volume.block_size_bytes)
+            (volume.size_bytes, &volume.layout, volume)
         }
         StorageSpecKind::Zfs(volume) => {
             check_zfs(&path, volume)?;
-            (volume.size_bytes, &volume.layout, &[])
+            (volume.size_bytes, &volume.layout, &none)
         }
     };
+    let (block_sizes, nodatacows) = (&volume.block_size_bytes, &volume.nodatacow);
     let mut choices = Vec::new();
     for layout in or_default(layouts, Layout::Single) {
         let making = making(context, &path, &spec.kind, layout)?;
         for block_size_bytes in or_default(block_sizes, BLOCK_SIZE_BYTES) {
-            let mut levels = Vec::new();
-            if layouts.len() > 1 {
-                levels.push(("layout".to_owned(), layout.word().to_owned()));
+            for nodatacow in or_default(nodatacows, false) {
+                let mut levels = Vec::new();
+                if layouts.len() > 1 {
+                    levels.push(("layout".to_owned(), layout.word().to_owned()));
+                }
+                if block_sizes.len() > 1 {
+                    levels.push(("block_size".to_owned(), block_size_bytes.to_string()));
+                }
+                if nodatacows.len() > 1 {
+                    levels.push(("nodatacow".to_owned(), nodatacow.to_string()));
+                }
+                choices.push(StorageChoice {
+                    path: path.clone(),
+                    label: label.clone(),
+                    size_bytes,
+                    block_size_bytes,
+                    layout,
+                    nodatacow,
+                    levels,
+                    making: making.clone(),
+                });
             }
-            if block_sizes.len() > 1 {
-                levels.push(("block_size".to_owned(), block_size_bytes.to_string()));
-            }
-            choices.push(StorageChoice {
-                path: path.clone(),
-                label: label.clone(),
-                size_bytes,
-                block_size_bytes,
-                levels,
-                making: making.clone(),
-            });
         }
     }
     Ok(choices)
@@ -128,15 +142,20 @@ pub(super) fn storage(
             StorageKind::Tmpfs { size_bytes }
         }
         Making::Loop(file_system, spec) => {
-            check_free(context, &choice.path, size_bytes)?;
             let noatime = || vec!["noatime".to_owned()];
-            StorageKind::Loop(LoopVolume {
+            let volume = LoopVolume {
                 file_system: *file_system,
                 size_bytes,
                 block_size_bytes: choice.block_size_bytes,
+                layout: choice.layout,
+                devices: spec.devices.unwrap_or(choice.layout.devices()),
+                nodatacow: choice.nodatacow,
                 mkfs_options: spec.mkfs_options.clone(),
                 mount_options: spec.mount_options.clone().unwrap_or_else(noatime),
-            })
+            };
+            check_free(context, &choice.path, volume.bytes())?;
+            check_device(&choice.path, &volume)?;
+            StorageKind::Loop(volume)
         }
     };
     Ok(Ok(StoragePlan { label: choice.label.clone(), kind }))
@@ -195,20 +214,20 @@ fn check_memory(context: &Context<'_>, path: &str, size_bytes: u64) -> Result<()
 }
 
 /// Block sizes of a file system, and the argument by which its mkfs is told.
-fn block_sizes(kind: LoopKind) -> (&'static [u32], &'static str) {
+fn block_sizes(kind: FileSystem) -> (&'static [u32], &'static str) {
     match kind {
         // They mount none above the page size, and pages of 4096 bytes are all we meet.
-        LoopKind::Ext2 | LoopKind::Ext3 | LoopKind::Ext4 | LoopKind::Nilfs2 => {
+        FileSystem::Ext2 | FileSystem::Ext3 | FileSystem::Ext4 | FileSystem::Nilfs2 => {
             (&[1024, 2048, 4096], "-b")
         }
-        LoopKind::Xfs => (&[512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "-b"),
-        LoopKind::Btrfs => (&[4096, 8192, 16384, 32768, 65536], "-s"),
+        FileSystem::Xfs => (&[512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "-b"),
+        FileSystem::Btrfs => (&[4096, 8192, 16384, 32768, 65536], "-s"),
         // It has one size, and the reader knows no such key.
-        LoopKind::F2fs => (&[], "-b"),
+        FileSystem::F2fs => (&[], "-b"),
     }
 }
 
-fn check_loop(path: &str, kind: LoopKind, spec: &LoopSpec) -> Result<()> {
+fn check_loop(path: &str, kind: FileSystem, spec: &LoopSpec) -> Result<()> {
     check_devices(path, &spec.layout, spec.devices)?;
     let (block_sizes_bytes, argument) = block_sizes(kind);
     for block_size_bytes in &spec.block_size_bytes {
@@ -220,7 +239,7 @@ fn check_loop(path: &str, kind: LoopKind, spec: &LoopSpec) -> Result<()> {
             )));
         }
     }
-    if kind == LoopKind::Xfs {
+    if kind == FileSystem::Xfs {
         check_xfs(path, spec)?;
     }
     if let Some(option) = spec.mkfs_options.iter().find(|option| option.starts_with(argument)) {
@@ -273,6 +292,22 @@ fn check_devices(path: &str, layouts: &[Layout], devices: Option<u32>) -> Result
     Ok(())
 }
 
+/// What mkfs refuses of a device.
+fn check_device(path: &str, volume: &LoopVolume) -> Result<()> {
+    if volume.file_system != FileSystem::Btrfs
+        || volume.device_bytes() >= sizing::BTRFS_DEVICE_BYTES_MIN
+    {
+        return Ok(());
+    }
+    Err(Error::spec(format!(
+        "`{path}.size` is {}, which makes {} devices of {}, but mkfs.btrfs refuses less than {}",
+        bytes_text(volume.size_bytes),
+        volume.devices,
+        bytes_text(volume.device_bytes()),
+        bytes_text(sizing::BTRFS_DEVICE_BYTES_MIN)
+    )))
+}
+
 /// What mkfs.xfs refuses. Checksums of metadata, on unless it is told otherwise, need blocks of 1024
 /// bytes.
 fn check_xfs(path: &str, spec: &LoopSpec) -> Result<()> {
@@ -293,17 +328,6 @@ fn check_xfs(path: &str, spec: &LoopSpec) -> Result<()> {
     Ok(())
 }
 
-/// The file system, if this version makes it.
-fn made(kind: LoopKind) -> Option<FileSystem> {
-    match kind {
-        LoopKind::Ext2 => Some(FileSystem::Ext2),
-        LoopKind::Ext3 => Some(FileSystem::Ext3),
-        LoopKind::Ext4 => Some(FileSystem::Ext4),
-        LoopKind::Xfs => Some(FileSystem::Xfs),
-        LoopKind::Btrfs | LoopKind::F2fs | LoopKind::Nilfs2 => None,
-    }
-}
-
 /// What is made of such a storage.
 ///
 /// # Errors
@@ -320,11 +344,12 @@ fn making<'a>(
         StorageSpecKind::Directory { path } => return Ok(Making::Directory(path.as_deref())),
         StorageSpecKind::Tmpfs { .. } => Making::Tmpfs,
         StorageSpecKind::Zfs(_) => return not_yet(word),
-        StorageSpecKind::Loop(kind, spec) => match (made(*kind), layout) {
-            (None, _) => return not_yet(word),
-            (Some(file_system), Layout::Single) => Making::Loop(file_system, spec),
-            (Some(_), _) => return not_yet("raid by md"),
-        },
+        StorageSpecKind::Loop(file_system, spec) => {
+            if layout != Layout::Single && !file_system.joins_devices() {
+                return not_yet("raid by md");
+            }
+            Making::Loop(*file_system, spec)
+        }
     };
     require_privilege(context, path, word)?;
     let tools = match &made {

@@ -4,8 +4,8 @@ use super::*;
 use crate::ErrorKind;
 use crate::capabilities::{Availability, Binaries, EngineOffer};
 use crate::plan::{
-    EngineKind, FileSystem, Initdb, LoopVolume, Provision, QueryProtocol, RunLength, Scaled,
-    StorageKind, TlsMode, TransportKind, Work,
+    EngineKind, FileSystem, Initdb, Layout, LoopVolume, Provision, QueryProtocol, RunLength,
+    Scaled, StorageKind, TlsMode, TransportKind, Work,
 };
 use crate::slap::LoadType;
 
@@ -139,6 +139,9 @@ fn every_default_is_filled() {
             file_system: FileSystem::Ext4,
             size_bytes: 896 * MIB,
             block_size_bytes: 4096,
+            layout: Layout::Single,
+            devices: 1,
+            nodatacow: false,
             mkfs_options: vec![],
             mount_options: vec!["noatime".to_owned()],
         })
@@ -156,7 +159,7 @@ fn every_default_is_filled() {
 
 #[test]
 fn a_file_system_on_a_loop_device_is_filled_alike() {
-    for file_system in FileSystem::ALL {
+    for file_system in [FileSystem::Ext2, FileSystem::Ext3, FileSystem::Ext4, FileSystem::Xfs] {
         let keys = "block_size = 1024\nmkfs_options = [\"-v\"]\nmount_options = [\"nobarrier\"]";
         let plan = resolved(&format!("[storage]\nkind = \"{}\"\n{keys}", file_system.word()));
         assert_eq!(
@@ -165,11 +168,39 @@ fn a_file_system_on_a_loop_device_is_filled_alike() {
                 file_system,
                 size_bytes: 896 * MIB,
                 block_size_bytes: 1024,
+                layout: Layout::Single,
+                devices: 1,
+                nodatacow: false,
                 mkfs_options: vec!["-v".to_owned()],
                 mount_options: vec!["nobarrier".to_owned()],
             })
         );
     }
+}
+
+#[test]
+fn several_devices_hold_what_was_asked_for() {
+    let volumes = |keys: &str| -> Vec<LoopVolume> {
+        let plan = resolved(&format!("[storage]\nkind = \"btrfs\"\nsize = \"3GiB\"\n{keys}"));
+        let volumes = plan.cells.iter().map(|cell| match &cell.storage.kind {
+            StorageKind::Loop(volume) => volume.clone(),
+            other => panic!("{other:?}"),
+        });
+        volumes.collect()
+    };
+    let all = volumes("layout = [\"single\", \"raid0\", \"raid1\", \"raid10\"]");
+    let sizes: Vec<_> =
+        all.iter().map(|it| (it.devices, it.device_bytes() / MIB, it.bytes() / MIB)).collect();
+    assert_eq!(sizes, [(1, 3072, 3072), (2, 1536, 3072), (2, 3072, 6144), (4, 1536, 6144)]);
+    let three = &volumes("layout = \"raid0\"\ndevices = 3\nnodatacow = true")[0];
+    assert_eq!((three.devices, three.device_bytes(), three.nodatacow), (3, 1024 * MIB, true));
+    // What does not divide is rounded up to pages.
+    let odd = LoopVolume { size_bytes: 3 * 4096 * 10 + 1, ..three.clone() };
+    assert_eq!(odd.device_bytes(), 11 * 4096);
+    let both = resolved("[storage]\nkind = \"btrfs\"\nnodatacow = [false, true]");
+    let levels: Vec<&str> =
+        both.cells.iter().map(|cell| cell.levels["nodatacow"].as_str()).collect();
+    assert_eq!(levels, ["false", "true"]);
 }
 
 #[test]
@@ -330,7 +361,7 @@ fn a_plan_id_is_of_the_content() {
         base.replace("\"a\"", "\"b\""),
         base.replace("ext4", "xfs"),
         base.replace("clients = 2", "clients = 3"),
-        format!("{base}threads = 1"),
+        format!("{base}threads = 2"),
         format!("{base}warmup = 1"),
         format!("{base}duration = 11"),
         format!("{base}[design]\nseed = 1"),
@@ -508,6 +539,12 @@ fn what_contradicts_itself_is_named() {
              `devices` out to have it chosen",
         ),
         (
+            "[storage]\nkind = \"btrfs\"\nlayout = \"raid0\"\ndevices = 8\nsize = \"512MiB\""
+                .to_owned(),
+            "`storage.size` is 512 MiB, which makes 8 devices of 64 MiB, but mkfs.btrfs refuses less \
+             than 109 MiB",
+        ),
+        (
             "[storage]\nkind = \"ext3\"\nlayout = \"raid10\"\ndevices = 5".to_owned(),
             "`storage.devices` is 5, but `storage.layout` \"raid10\" needs an even number from 4 | \
              leave `devices` out to have it chosen",
@@ -644,13 +681,13 @@ fn what_the_machine_lacks_is_named_with_its_remedy() {
              part of the kernel, and run `modprobe zfs`",
         ),
         (
-            "[[storage]]\nkind = \"ext4\"\n[[storage]]\nkind = \"btrfs\"\n\
-             [design]\nbaseline = { storage = \"btrfs\" }"
+            "[[storage]]\nkind = \"ext4\"\n[[storage]]\nkind = \"f2fs\"\n\
+             [design]\nbaseline = { storage = \"f2fs\" }"
                 .to_owned(),
             rich(),
-            "`design.baseline` is storage=btrfs, which is not available here: this version of Bedplate \
-             makes no btrfs yet | name another level; for this one: wait for a later version of \
-             Bedplate",
+            "`design.baseline` is storage=f2fs, which is not available here: the kernel of this \
+             machine has no f2fs | name another level; for this one: run `modprobe f2fs`, or boot a \
+             kernel with CONFIG_F2FS_FS",
         ),
     ];
     for (text, machine, expected) in cases {
@@ -710,16 +747,20 @@ fn what_cannot_be_made_here_is_left_out_with_its_reason() {
             "EXT4 900p/clients=1",
             "EXT4 900p/clients=4",
             "XFS/layout=single/clients=1",
-            "XFS/layout=single/clients=4"
+            "XFS/layout=single/clients=4",
+            "Btrfs/layout=single/clients=1",
+            "Btrfs/layout=single/clients=4",
+            "Btrfs/layout=raid0/clients=1",
+            "Btrfs/layout=raid0/clients=4"
         ]
     );
     assert_eq!(plan.cells[0].levels["layout"], "none");
     // Order and estimate know of nothing else.
     for order in &plan.design.order {
-        assert_eq!(order.iter().copied().collect::<BTreeSet<_>>(), (0..4).collect());
+        assert_eq!(order.iter().copied().collect::<BTreeSet<_>>(), (0..8).collect());
     }
-    assert_eq!(plan.estimate().trials, 8);
-    assert_eq!(plan.unavailable.len(), 14);
+    assert_eq!(plan.estimate().trials, 16);
+    assert_eq!(plan.unavailable.len(), 10);
     let found: Vec<_> = plan
         .unavailable
         .iter()
@@ -740,14 +781,10 @@ fn what_cannot_be_made_here_is_left_out_with_its_reason() {
                 "this version of Bedplate makes no raid by md yet",
                 wait
             ),
-            ("Btrfs/layout=single/clients=4", "this version of Bedplate makes no btrfs yet", wait),
-            ("Btrfs/layout=raid0/clients=4", "this version of Bedplate makes no btrfs yet", wait),
             (
                 "F2FS 900p/clients=4",
-                "this version of Bedplate makes no f2fs yet, and the kernel of this machine has no \
-                 f2fs",
-                "wait for a later version of Bedplate; then run `modprobe f2fs`, or boot a kernel \
-                 with CONFIG_F2FS_FS"
+                "the kernel of this machine has no f2fs",
+                "run `modprobe f2fs`, or boot a kernel with CONFIG_F2FS_FS"
             ),
             (
                 "ZFS 900p/clients=4",
@@ -763,13 +800,13 @@ fn what_cannot_be_made_here_is_left_out_with_its_reason() {
     let section = "not available here
   this version of Bedplate makes no raid by md yet
     → wait for a later version of Bedplate
-    XFS/layout=raid0/clients=1     clients=1, engine=postgres-13, layout=raid0, storage=XFS
-    XFS/layout=raid0/clients=4     clients=4, engine=postgres-13, layout=raid0, storage=XFS
-    XFS/layout=raid1/clients=1     clients=1, engine=postgres-13, layout=raid1, storage=XFS
-    XFS/layout=raid1/clients=4     clients=4, engine=postgres-13, layout=raid1, storage=XFS
-    array1/clients=1               clients=1, engine=postgres-13, layout=none, storage=array1
-    array1/clients=4               clients=4, engine=postgres-13, layout=none, storage=array1
-  this version of Bedplate makes no btrfs yet
+    XFS/layout=raid0/clients=1  clients=1, engine=postgres-13, layout=raid0, storage=XFS
+    XFS/layout=raid0/clients=4  clients=4, engine=postgres-13, layout=raid0, storage=XFS
+    XFS/layout=raid1/clients=1  clients=1, engine=postgres-13, layout=raid1, storage=XFS
+    XFS/layout=raid1/clients=4  clients=4, engine=postgres-13, layout=raid1, storage=XFS
+    array1/clients=1            clients=1, engine=postgres-13, layout=none, storage=array1
+    array1/clients=4            clients=4, engine=postgres-13, layout=none, storage=array1
+  the kernel of this machine has no f2fs
 ";
     assert!(text.contains(&format!("\n\n{section}")), "{text}");
     assert!(plan.render_unavailable().starts_with(section));
@@ -780,10 +817,10 @@ fn what_cannot_be_made_here_is_left_out_with_its_reason() {
     // A baseline needs cells that are measured.
     let baseline = |levels: &str| format!("{spec}baseline = {{ {levels} }}");
     resolved(&baseline("storage = \"XFS\", layout = \"single\""));
-    let (kind, message) = error_of(&baseline("layout = \"raid0\""), &rich());
+    let (kind, message) = error_of(&baseline("layout = \"raid1\""), &rich());
     assert_eq!(kind, ErrorKind::Provision);
     assert!(
-        message.starts_with("`design.baseline` is layout=raid0, which is not available here: this"),
+        message.starts_with("`design.baseline` is layout=raid1, which is not available here: this"),
         "{message}"
     );
 }
@@ -817,8 +854,8 @@ fn the_machine_decides_what_else_is_left_out() {
     let process = "[engine]\nprovision = \"process\"\nversion = \"15\"\n";
     let poor = Capabilities { engines: rich().engines, ..poor() };
     assert_eq!(
-        reasons(&poor, &format!("{process}{}", spec.replace("xfs", "btrfs"))),
-        ["this version of Bedplate makes no btrfs yet"]
+        reasons(&poor, &format!("{process}{spec}layout = \"raid1\"\n")),
+        ["this version of Bedplate makes no raid by md yet"]
     );
     let (kind, message) = error_of(&format!("{process}{spec}"), &poor);
     assert_eq!(kind, ErrorKind::Provision);
@@ -1065,7 +1102,7 @@ workload
   scale      5
   instances  1
   clients    4
-  threads    2
+  threads    1
   protocol   simple
   max_tries  1
   warmup     2 s

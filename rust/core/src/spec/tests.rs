@@ -303,7 +303,7 @@ fn toml_and_json_say_the_same() {
     assert_eq!(toml, json);
     assert_eq!(toml.workload.duration_s, Some(120.0));
     assert_eq!(toml.engines[0].settings["autovacuum"], ["off"]);
-    let StorageSpecKind::Loop(LoopKind::Ext4, volume) = &toml.storages[0].kind else {
+    let StorageSpecKind::Loop(FileSystem::Ext4, volume) = &toml.storages[0].kind else {
         panic!("ext4")
     };
     assert_eq!(volume.size_bytes, Some(24 << 30));
