@@ -84,13 +84,18 @@ fn mkfs(file_system: FileSystem) -> Availability {
 async fn docker() -> (Availability, bool) {
     let ask = async { docker::client()?.info().await };
     match tokio::time::timeout(DOCKER_TIMEOUT, ask).await {
-        Ok(Ok(info)) => (Availability::Available, info.kernel_version == Some(kernel_release())),
+        Ok(Ok(info)) => (Availability::Available, shares_kernel(&info)),
         Ok(Err(error)) => (no_docker(&error.message), false),
         Err(_) => {
             let cause = format!("it did not answer within {} s", DOCKER_TIMEOUT.as_secs());
             (no_docker(&cause), false)
         }
     }
+}
+
+/// Whether a daemon runs on the kernel of this machine, as far as its release tells.
+pub(crate) fn shares_kernel(info: &bollard::plugin::SystemInfo) -> bool {
+    info.kernel_version == Some(kernel_release())
 }
 
 fn kernel_release() -> String {

@@ -1,11 +1,12 @@
-//! Readings of the machine, once a second while measuring: CPU time by state and memory that waits to
-//! be written.
+//! Readings of the machine, once a second while measuring: CPU time by state, memory that waits to be
+//! written, and what the volume's devices have done.
 
 use std::fs;
+use std::path::Path;
 
-use bedplate_core::sampler::{Monitor, Reading, ReadingValue};
+use bedplate_core::sampler::{DeviceCounts, Monitor, Reading, ReadingValue};
 
-/// Reads `/proc/stat` and `/proc/meminfo`.
+/// Reads `/proc/stat`, `/proc/meminfo` and `/sys/class/block`.
 pub struct HostMonitor;
 
 impl Monitor for HostMonitor {
@@ -19,6 +20,39 @@ impl Monitor for HostMonitor {
         }
         readings
     }
+
+    fn devices(&self, names: &[String]) -> Option<DeviceCounts> {
+        let mut all = DeviceCounts::default();
+        for name in names {
+            let stat = Path::new("/sys/class/block").join(name).join("stat");
+            let one = device_counts(&fs::read_to_string(stat).ok()?)?;
+            all = DeviceCounts {
+                reads: all.reads + one.reads,
+                read_bytes: all.read_bytes + one.read_bytes,
+                writes: all.writes + one.writes,
+                written_bytes: all.written_bytes + one.written_bytes,
+                flushes: all.flushes.max(one.flushes),
+                in_flight: all.in_flight + one.in_flight,
+            };
+        }
+        (!names.is_empty()).then_some(all)
+    }
+}
+
+/// The fields of a device's `stat` (the kernel's Documentation/block/stat.rst); flushes are there since
+/// Linux 5.5.
+fn device_counts(stat: &str) -> Option<DeviceCounts> {
+    const SECTOR_BYTES: u64 = 512;
+    let fields: Vec<u64> = stat.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let field = |number: usize| fields.get(number).copied();
+    Some(DeviceCounts {
+        reads: field(0)?,
+        read_bytes: field(2)? * SECTOR_BYTES,
+        writes: field(4)?,
+        written_bytes: field(6)? * SECTOR_BYTES,
+        in_flight: field(8)?,
+        flushes: field(15)?,
+    })
 }
 
 /// CPU seconds by state since boot, summed over all CPUs: their growth per second is the number of
@@ -79,6 +113,19 @@ mod tests {
                 ("host_cpu_steal_cpus", ReadingValue::Counter(0.04)),
             ]
         );
+        let stat = "  100 1 2000 7   50 3 400 9   2 30 40   5 0 60 1   77 8\n";
+        let counts = DeviceCounts {
+            reads: 100,
+            read_bytes: 1_024_000,
+            writes: 50,
+            written_bytes: 204_800,
+            flushes: 77,
+            in_flight: 2,
+        };
+        assert_eq!(device_counts(stat), Some(counts));
+        // A kernel that does not count flushes.
+        assert_eq!(device_counts("1 2 3 4 5 6 7 8 9 10 11\n"), None);
+        assert_eq!(HostMonitor.devices(&[]), None);
         let meminfo = "MemTotal:       100 kB\nDirty:             12 kB\nWriteback:         0 kB\n";
         let values: Vec<_> = memory_readings(meminfo).iter().map(|reading| reading.value).collect();
         assert_eq!(values, [ReadingValue::Gauge(12_288.0), ReadingValue::Gauge(0.0)]);

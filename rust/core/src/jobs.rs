@@ -10,7 +10,7 @@ use crate::plan::{Cell, QueryProtocol, RunLength, Work, WorkloadPlan};
 use crate::rng::SplitMix64;
 use crate::script::{Command, Expression, Script, Statement};
 use crate::seam::Endpoint;
-use crate::slap::{self, Keys, Query, Statements};
+use crate::slap::{self, Keys, LoadType, Query, SlapPlan, Statements};
 use crate::workload;
 
 /// How long a transaction may go on after the end of the window before it counts as stuck.
@@ -230,17 +230,34 @@ fn keyed(query: &Query, count: u64, protocol: QueryProtocol) -> Script {
 /// decide.
 pub(crate) fn slap_rows(work: &Work, clients: u32, statements: &Statements) -> Option<u64> {
     let Work::Slap(plan) = work else { return None };
+    Some(plan.preload_rows() + slap_inserts(plan, clients, statements)?)
+}
+
+/// Commits of one instance of slap that write something. None when the statements are the user's own,
+/// and for updates, which write nothing to a row that has the values already.
+pub(crate) fn slap_writing_commits(
+    plan: &SlapPlan,
+    clients: u32,
+    statements: &Statements,
+) -> Option<u64> {
+    if plan.load_type == LoadType::Update {
+        return None;
+    }
+    Some(slap_inserts(plan, clients, statements)? / plan.commit_every.max(1))
+}
+
+/// Inserts that all clients of an instance send.
+fn slap_inserts(plan: &SlapPlan, clients: u32, statements: &Statements) -> Option<u64> {
     if plan.is_custom() {
         return None;
     }
     let inserts = |index: usize| statements.queries[index].pieces[0].starts_with("INSERT");
     let pass = statements.queries.len() as u64;
-    let sent: u64 = plan
+    let sent = plan
         .queries
         .of_clients(clients, pass)
-        .map(|count| (0..count).filter(|sent| inserts((sent % pass) as usize)).count() as u64)
-        .sum();
-    Some(plan.preload_rows() + sent)
+        .map(|count| (0..count).filter(|sent| inserts((sent % pass) as usize)).count() as u64);
+    Some(sent.sum())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 
 pub mod capabilities;
 pub mod check;
+pub mod durability;
 pub mod error;
 mod fill;
 pub mod gather;

@@ -12,7 +12,7 @@ use crate::load::{Control, LoadDriver, ThreadEvent, ThreadJob};
 use crate::plan::{Cell, RunLength};
 use crate::record::{InstanceRecord, MetricSample, Phase, TrialRecord};
 use crate::run::Study;
-use crate::sampler::Sampler;
+use crate::sampler::{DeviceCounts, Reading, Sampler};
 use crate::seam::{Endpoint, Event, RunSink};
 
 /// The seed of a trial's random values: all cells of a block draw alike, each block anew.
@@ -27,6 +27,7 @@ pub(crate) async fn measure(
     cell: &Cell,
     loads: Vec<Load>,
     endpoints: &[Endpoint],
+    devices: &[String],
     record: &mut TrialRecord,
     metrics: &mut Vec<MetricSample>,
     sink: &mut dyn RunSink,
@@ -59,6 +60,7 @@ pub(crate) async fn measure(
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut zero = None;
+    let mut devices_before = None;
     let mut connect = Duration::ZERO;
     let (mut measuring, mut measure_at) = (false, Instant::now());
     let mut interrupted = false;
@@ -71,7 +73,7 @@ pub(crate) async fn measure(
             }
             _ = ticks.tick(), if zero.is_some() => {
                 let at = zero.map_or(Duration::ZERO, |zero: Instant| zero.elapsed());
-                metrics.extend(sampler.samples(at, &study.monitor.read()));
+                metrics.extend(sampler.samples(at, &readings(study, devices)));
             }
             () = tokio::time::sleep_until(measure_at.into()), if zero.is_some() && !measuring => {
                 measuring = true;
@@ -105,7 +107,8 @@ pub(crate) async fn measure(
                         zero = Some(now);
                         measure_at = now + warmup;
                         ticks.reset();
-                        metrics.extend(sampler.samples(Duration::ZERO, &study.monitor.read()));
+                        metrics.extend(sampler.samples(Duration::ZERO, &readings(study, devices)));
+                        devices_before = study.monitor.devices(devices);
                         control.start(now);
                     } else {
                         control.stop();
@@ -115,6 +118,9 @@ pub(crate) async fn measure(
         }
     }
     let connected_window = connect_started.elapsed();
+    if let Some((before, after)) = devices_before.zip(study.monitor.devices(devices)) {
+        record.devices.get_or_insert_default().add(before, after);
+    }
     let joined = tokio::task::spawn_blocking(move || {
         threads.into_iter().all(|thread| thread.join().is_ok())
     })
@@ -129,6 +135,13 @@ pub(crate) async fn measure(
             .hint("this is a defect of bedplate; please report it with the run directory"));
     }
     Ok(LoadReport { connect, connected_window, ..gatherer.finish() })
+}
+
+/// What the machine and the volume's devices show at this moment.
+fn readings(study: &Study<'_>, devices: &[String]) -> Vec<Reading> {
+    let mut readings = study.monitor.read();
+    readings.extend(study.monitor.devices(devices).into_iter().flat_map(DeviceCounts::readings));
+    readings
 }
 
 type ToldEvent = (usize, ThreadEvent);

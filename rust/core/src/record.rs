@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::durability::Durability;
+use crate::sampler::DeviceCounts;
+
 /// One measured execution of one cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialId {
@@ -223,10 +226,37 @@ pub struct TrialRecord {
     pub server: ServerFacts,
     /// What is known of the volume.
     pub volume: VolumeFacts,
+    /// What the volume's devices did from the start of the load until its end, iterations together;
+    /// absent when they cannot be seen.
+    pub devices: Option<DeviceWork>,
+    /// Commits of the whole load that wrote something; absent when that is not known.
+    pub writing_commits: Option<u64>,
+    /// What flushes say of commits.
+    pub durability: Durability,
     /// Name and version of the client side: wire and transport.
     pub driver: String,
     /// The error that ended a void trial early.
     pub error: Option<String>,
+}
+
+/// What block devices did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceWork {
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Completed flushes, of the device that had most.
+    pub flushes: u64,
+}
+
+impl DeviceWork {
+    /// Adds what was done between two readings.
+    pub(crate) fn add(&mut self, before: DeviceCounts, after: DeviceCounts) {
+        self.read_bytes += after.read_bytes.saturating_sub(before.read_bytes);
+        self.written_bytes += after.written_bytes.saturating_sub(before.written_bytes);
+        self.flushes += after.flushes.saturating_sub(before.flushes);
+    }
 }
 
 /// What one instance of the workload did.

@@ -23,10 +23,50 @@ pub enum ReadingValue {
     Counter(f64),
 }
 
+/// What the block devices of a volume have done since they are there, all together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// Completed reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Completed writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Completed flushes of the device that has most: a flush of the volume goes to all of them.
+    pub flushes: u64,
+    /// Requests under way at this moment.
+    pub in_flight: u64,
+}
+
+impl DeviceCounts {
+    /// What metrics are made of.
+    pub(crate) fn readings(self) -> [Reading; 6] {
+        let counter =
+            |metric, count: u64| Reading { metric, value: ReadingValue::Counter(count as f64) };
+        [
+            counter("volume_reads_per_s", self.reads),
+            counter("volume_read_bytes_per_s", self.read_bytes),
+            counter("volume_writes_per_s", self.writes),
+            counter("volume_written_bytes_per_s", self.written_bytes),
+            counter("volume_flushes_per_s", self.flushes),
+            Reading {
+                metric: "volume_in_flight_requests",
+                value: ReadingValue::Gauge(self.in_flight as f64),
+            },
+        ]
+    }
+}
+
 /// Reads the machine. Implemented by the host monitor and, in tests, by a script.
 pub trait Monitor: Send + Sync {
     /// All readings of this moment; one that cannot be had is left out.
     fn read(&self) -> Vec<Reading>;
+
+    /// What the block devices of those names have done; absent when there is none, or one cannot be
+    /// seen.
+    fn devices(&self, names: &[String]) -> Option<DeviceCounts>;
 }
 
 /// Remembers the readings before.

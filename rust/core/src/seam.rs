@@ -55,6 +55,10 @@ pub trait Volume: Send + Sync {
     /// Reads the facts back from the live volume.
     async fn facts(&self) -> Result<VolumeFacts>;
 
+    /// Names of the block devices that the volume lies on, as this machine's kernel has them; none
+    /// when it lies on none, or they are not to be seen from here.
+    fn devices(&self) -> Vec<String>;
+
     /// Waits until the device under the volume is idle (or `at_most` has passed: then it returns
     /// false).
     async fn settle(&self, at_most: std::time::Duration) -> Result<bool>;

@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use crate::check;
+use crate::durability::Durability;
 use crate::error::{ErrorKind, Result};
 use crate::fill::{self, Filled, flush, number};
 use crate::gather::LoadReport;
-use crate::jobs::{GRACE, Load, slap_rows};
+use crate::jobs::{GRACE, Load, slap_rows, slap_writing_commits};
 use crate::measure::{Phases, measure, seed};
 use crate::plan::{Cell, Work};
 use crate::record::{
@@ -100,6 +101,7 @@ async fn on_server(
     record.volume = cancel.guard(volume.facts()).await?;
     judge_provision(cell, record)?;
 
+    let devices = volume.devices();
     let iterations = match &cell.workload.work {
         Work::Slap(plan) => plan.iterations,
         Work::Tpcb(_) | Work::SimpleUpdate(_) | Work::SelectOnly(_) => 1,
@@ -121,7 +123,8 @@ async fn on_server(
         });
         let loads = loads.collect::<Result<_>>()?;
         let endpoints = server.instances();
-        let report = measure(study, cell, loads, endpoints, record, metrics, sink, phases).await?;
+        let report =
+            measure(study, cell, loads, endpoints, &devices, record, metrics, sink, phases).await?;
 
         phases.enter(record, cell, Phase::Verify);
         judge_load(record, &report);
@@ -140,7 +143,9 @@ async fn on_server(
         if record.trust.level == TrustLevel::Void {
             return Ok(());
         }
+        count_writing_commits(cell, &filled, record);
     }
+    judge_durability(cell, record);
     Ok(())
 }
 
@@ -348,6 +353,42 @@ async fn verify(
     Ok(())
 }
 
+/// Adds the commits of one iteration that wrote something.
+fn count_writing_commits(cell: &Cell, filled: &[Filled], record: &mut TrialRecord) {
+    let clients = cell.workload.clients;
+    let commits = match &cell.workload.work {
+        Work::Tpcb(_) | Work::SimpleUpdate(_) => {
+            Some(record.instances.iter().map(|instance| instance.committed_all).sum())
+        }
+        Work::SelectOnly(_) => Some(0),
+        Work::Slap(plan) => filled
+            .iter()
+            .map(|filled| match filled {
+                Filled::Slap { statements, .. } => slap_writing_commits(plan, clients, statements),
+                Filled::Scaled(_) => None,
+            })
+            .sum(),
+    };
+    record.writing_commits = commits.map(|commits| record.writing_commits.unwrap_or(0) + commits);
+}
+
+/// What flushes say of commits.
+fn judge_durability(cell: &Cell, record: &mut TrialRecord) {
+    let clients = cell.workload.clients_in_all();
+    let flushes = record.devices.map(|devices| devices.flushes);
+    let facts = &record.volume.facts;
+    record.durability = Durability::of(record.writing_commits, clients, flushes, facts);
+    if let (Durability::NotDurable, Some(commits), Some(flushes)) =
+        (record.durability, record.writing_commits, flushes)
+    {
+        let reason = format!(
+            "{commits} commits had {flushes} flushes of the device: not all were on stable storage \
+             when the server said so"
+        );
+        record.trust.lower(TrustLevel::Caveat, reason);
+    }
+}
+
 /// The record of a trial that has not begun.
 pub(crate) fn blank(id: TrialId, cell: &Cell, driver: String, started_at: String) -> TrialRecord {
     TrialRecord {
@@ -364,6 +405,9 @@ pub(crate) fn blank(id: TrialId, cell: &Cell, driver: String, started_at: String
         database_bytes: 0,
         server: ServerFacts::default(),
         volume: VolumeFacts::default(),
+        devices: None,
+        writing_commits: None,
+        durability: Durability::Unknown,
         driver,
         error: None,
     }

@@ -85,6 +85,33 @@ pub const TRIALS: &[Column] = &[
     column("mount_options", "", "its mount and super-block options, joined by `,`"),
     column("mkfs_command", "", "command that made the file system; null when none was made"),
     column("loop_direct_io", "", "whether the loop device reads and writes directly"),
+    column(
+        "durability",
+        "",
+        "what flushes say of commits: durable (one each), group (shared by no more than wait for \
+         one), not durable, unknown",
+    ),
+    column(
+        "writing_commits",
+        "transactions",
+        "commits of the whole load that wrote something; null when that is not known",
+    ),
+    column(
+        "device_flushes",
+        "flushes",
+        "completed by the volume's devices during the whole load, of the one with most; null when \
+         they cannot be seen",
+    ),
+    column(
+        "device_written_bytes",
+        "bytes",
+        "written to the volume's devices during the whole load; null when they cannot be seen",
+    ),
+    column(
+        "device_written_bytes_per_commit",
+        "bytes",
+        "those by writing commits: what a commit costs below the file system; null when void",
+    ),
     column("image", "", "container image that ran; null without a container"),
     column("started_at", "", "wall-clock start, RFC 3339 in UTC"),
     column("error", "", "error that ended the trial early; null when none did"),

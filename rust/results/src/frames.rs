@@ -149,6 +149,12 @@ fn trials(rows: &[TrialRow]) -> Table {
         column_of.maybe_text("mount_options", |row| row.mount_options.as_deref()),
         column_of.maybe_text("mkfs_command", |row| row.mkfs_command.as_deref()),
         column_of.maybe_text("loop_direct_io", |row| row.loop_direct_io.as_deref()),
+        column_of.text("durability", |row| row.durability.word()),
+        column_of.count("writing_commits", |row| row.writing_commits),
+        column_of.count("device_flushes", |row| row.device_flushes),
+        column_of.count("device_written_bytes", |row| row.device_written_bytes),
+        column_of
+            .real("device_written_bytes_per_commit", |row| row.device_written_bytes_per_commit),
         column_of.maybe_text("image", |row| row.image.as_deref()),
         column_of.text("started_at", |row| &row.started_at),
         column_of.maybe_text("error", |row| row.error.as_deref()),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bedplate_core::durability::Durability;
 use bedplate_core::plan::{Cell, EngineKind, WorkloadKind};
 use bedplate_core::record::{Phase, TrialRecord, TrustLevel};
 use bedplate_core::{Error, Result};
@@ -120,6 +121,11 @@ pub struct TrialRow {
     pub mount_options: Option<String>,
     pub mkfs_command: Option<String>,
     pub loop_direct_io: Option<String>,
+    pub durability: Durability,
+    pub writing_commits: Option<u64>,
+    pub device_flushes: Option<u64>,
+    pub device_written_bytes: Option<u64>,
+    pub device_written_bytes_per_commit: Option<f64>,
     pub image: Option<String>,
     pub started_at: String,
     pub error: Option<String>,
@@ -205,6 +211,14 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         mount_options: mount.map(|mount| mount.options.join(",")),
         mkfs_command: fact("mkfs_command"),
         loop_direct_io: fact("loop_direct_io"),
+        durability: record.durability,
+        writing_commits: record.writing_commits,
+        device_flushes: record.devices.map(|devices| devices.flushes),
+        device_written_bytes: record.devices.map(|devices| devices.written_bytes),
+        device_written_bytes_per_commit: record
+            .devices
+            .zip(record.writing_commits.filter(|commits| usable && *commits > 0))
+            .map(|(devices, commits)| devices.written_bytes as f64 / commits as f64),
         image: record.server.provenance.get("image").cloned(),
         started_at: record.started_at.clone(),
         error: record.error.clone(),

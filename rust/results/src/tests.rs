@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use bedplate_core::durability::Durability;
 use bedplate_core::plan::{
     Cell, Design, EngineKind, EnginePlan, FileSystem, Initdb, Layout, LoopVolume, PLAN_VERSION,
     Plan, Profile, Provision, QueryProtocol, RunLength, Scaled, SiteKind, StorageKind, StoragePlan,
     TlsMode, TransportKind, UnavailableCell, Work, WorkloadPlan,
 };
 use bedplate_core::record::{
-    Environment, InstanceRecord, Interval, MetricSample, MountFacts, Outcomes, Phase, ServerFacts,
-    TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts,
+    DeviceWork, Environment, InstanceRecord, Interval, MetricSample, MountFacts, Outcomes, Phase,
+    ServerFacts, TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts,
 };
 use bedplate_core::seam::RunSink as _;
 use hdrhistogram::Histogram;
@@ -171,6 +172,9 @@ fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
             facts: map(&[("mkfs_command", &format!("mkfs.{storage}")), ("loop_direct_io", "1")]),
             caveats: Vec::new(),
         },
+        devices: Some(DeviceWork { read_bytes: 4096, written_bytes: 1 << 20, flushes: 250 }),
+        writing_commits: Some(256),
+        durability: Durability::Durable,
         driver: "bedplate 0.1.0 postgres/epoll".to_owned(),
         error: None,
     }

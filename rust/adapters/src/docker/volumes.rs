@@ -14,6 +14,7 @@ use bedplate_core::seam::{Volume, VolumeLocation};
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::capabilities::shares_kernel;
 use crate::docker::{Client, Helper, HelperOutput, client};
 use crate::ledger::{Ledger, Resource};
 use crate::mountinfo::{self, Mount};
@@ -96,7 +97,9 @@ impl DockerVolumes {
         _work_dir: &Path,
     ) -> Result<Box<dyn Volume>> {
         let trial = id.resource_name();
+        let shares_kernel = shares_kernel(&self.client.info().await?);
         let volume = |kind| DockerVolume {
+            shares_kernel,
             client: self.client.clone(),
             ledger: Arc::clone(&self.ledger),
             name: trial.clone(),
@@ -206,6 +209,8 @@ impl DockerVolumes {
 }
 
 struct DockerVolume {
+    /// Whether the daemon's devices are those of this machine.
+    shares_kernel: bool,
     client: Client,
     ledger: Arc<Ledger>,
     name: String,
@@ -311,6 +316,16 @@ impl Volume for DockerVolume {
                 facts.caveats = loop_caveats(&facts);
                 Ok(facts)
             }
+        }
+    }
+
+    fn devices(&self) -> Vec<String> {
+        match &self.kind {
+            Kind::Loop(made) if self.shares_kernel => {
+                let names = made.devices.iter().map(|device| device.trim_start_matches("/dev/"));
+                names.map(str::to_owned).collect()
+            }
+            _ => Vec::new(),
         }
     }
 

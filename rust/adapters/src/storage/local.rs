@@ -202,6 +202,16 @@ impl Volume for LocalVolume {
         }
     }
 
+    fn devices(&self) -> Vec<String> {
+        match &self.kind {
+            Kind::Loop(made) => {
+                made.devices.iter().map(|(_, device)| short_name(device).to_owned()).collect()
+            }
+            Kind::Directory => device_under(&self.path).ok().flatten().into_iter().collect(),
+            Kind::Tmpfs => Vec::new(),
+        }
+    }
+
     async fn settle(&self, at_most: Duration) -> Result<bool> {
         if matches!(self.kind, Kind::Tmpfs) {
             return Ok(true);
@@ -217,22 +227,16 @@ impl Volume for LocalVolume {
             .map_err(io::Error::other)
             .flatten()
             .map_err(|error| unreadable(&self.path, &error))?;
-        let directories: Vec<PathBuf> = match &self.kind {
-            Kind::Loop(made) => made.devices.iter().map(|(_, device)| sysfs_of(device)).collect(),
-            _ => device_under(&self.path)?
-                .map(|(major, minor)| PathBuf::from(format!("/sys/dev/block/{major}:{minor}")))
-                .into_iter()
-                .collect(),
-        };
-        if directories.is_empty() {
+        let devices = self.devices();
+        if devices.is_empty() {
             return Ok(false);
         }
         let (mut idle, mut last) = (0, Vec::new());
         while Instant::now() < deadline {
             let mut written = Vec::new();
             let mut in_flight = false;
-            for directory in &directories {
-                let stat = directory.join("stat");
+            for device in &devices {
+                let stat = sysfs_of(device).join("stat");
                 let text = fs::read_to_string(&stat).map_err(|error| unreadable(&stat, &error))?;
                 // Sectors written and requests in flight are the 7th and the 9th field.
                 let fields: Vec<&str> = text.split_whitespace().collect();
@@ -276,7 +280,7 @@ impl LoopDevices {
 fn btrfs_facts(path: &Path, device: &str) -> Result<Vec<(String, String)>> {
     let root = Path::new("/sys/fs/btrfs");
     let failed = |error: io::Error| unreadable(root, &error);
-    let name = device.trim_start_matches("/dev/");
+    let name = short_name(device);
     let mut known = fs::read_dir(root).map_err(failed)?.flatten().map(|entry| entry.path());
     let ours = known.find(|directory| directory.join("devices").join(name).exists());
     let ours = ours.ok_or_else(|| Error::provision(format!("btrfs does not know {device}")))?;
@@ -319,8 +323,12 @@ fn read_line(path: &Path) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
+fn short_name(device: &str) -> &str {
+    device.trim_start_matches("/dev/")
+}
+
 fn sysfs_of(device: &str) -> PathBuf {
-    Path::new("/sys/block").join(device.trim_start_matches("/dev/"))
+    Path::new("/sys/class/block").join(short_name(device))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Error {
@@ -477,17 +485,22 @@ async fn attach(ledger: &Ledger, image: &Path) -> Result<String> {
     }
 }
 
-/// The block device under a path, if it is one that can be watched.
-fn device_under(path: &Path) -> Result<Option<(u32, u32)>> {
+/// Name of the block device under a path, if it is one that can be watched.
+fn device_under(path: &Path) -> Result<Option<String>> {
     let device = fs::metadata(path).map_err(|error| unreadable(path, &error))?.dev();
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    if major != 0 {
-        return Ok(Some((major, minor)));
+    let mut number = Some((rustix::fs::major(device), rustix::fs::minor(device)));
+    if number.is_some_and(|(major, _)| major == 0) {
+        // Some file systems (btrfs, say) have a number of their own; their source is the device.
+        let mounts = mountinfo::mounts()?;
+        let source = mountinfo::holding(&mounts, path).and_then(|mount| {
+            fs::metadata(&mount.source).ok().filter(|source| source.file_type().is_block_device())
+        });
+        number = source
+            .map(|source| (rustix::fs::major(source.rdev()), rustix::fs::minor(source.rdev())));
     }
-    // Some file systems (btrfs, say) have a number of their own; their source is the device.
-    let mounts = mountinfo::mounts()?;
-    let source = mountinfo::holding(&mounts, path).and_then(|mount| {
-        fs::metadata(&mount.source).ok().filter(|source| source.file_type().is_block_device())
+    let name = number.and_then(|(major, minor)| {
+        let link = fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+        Some(link.file_name()?.to_string_lossy().into_owned())
     });
-    Ok(source.map(|source| (rustix::fs::major(source.rdev()), rustix::fs::minor(source.rdev()))))
+    Ok(name)
 }

@@ -279,6 +279,10 @@ impl Volume for ExistingVolume {
         Ok(VolumeFacts { caveats: vec![caveat], ..VolumeFacts::default() })
     }
 
+    fn devices(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     async fn settle(&self, _: Duration) -> Result<bool> {
         // There is nothing that could be watched, and the caveat above says so.
         Ok(true)

@@ -38,6 +38,10 @@ impl Volume for Directory {
         Ok(VolumeFacts::default())
     }
 
+    fn devices(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     async fn settle(&self, _: Duration) -> Result<bool> {
         Ok(true)
     }
