@@ -85,7 +85,7 @@ def trials_of(directory: Path) -> int:
 
 
 def is_provisioning(desk: Desk) -> bool:
-    return any((desk.state / "work").glob("*/volume.img"))
+    return any((desk.state / "work").glob("*/volume0.img"))
 
 
 def is_loading(desk: Desk) -> bool:
