@@ -43,6 +43,8 @@ if [ "$level" = test ]; then
   need mysqlslap mariadb-client
   # The other peer of the bench on MariaDB.
   need sysbench sysbench
+  # The ZFS that can be had without a module of the kernel.
+  need zfs-fuse zfs-fuse
   # The server that the wire, the session and the process engine are tested with.
   need mariadbd mariadb-server
 fi
@@ -71,6 +73,14 @@ if [ ${#missing[@]} -gt 0 ]; then
   else
     say "not installed, and this user may not install them: ${missing[*]}"
   fi
+fi
+
+if [ "$level" = test ] && can_be_root && ! PATH=$PATH:/usr/sbin zpool list >/dev/null 2>&1; then
+  say "starting zfs-fuse"
+  # A session of its own, out of reach of a Ctrl-C; it goes to the background by itself.
+  "${as_root[@]}" setsid /usr/sbin/zfs-fuse >/dev/null 2>&1 </dev/null || say "zfs-fuse did not start"
+  timeout 10 bash -c 'until PATH=$PATH:/usr/sbin zpool list >/dev/null 2>&1; do sleep 0.2; done' ||
+    say "zfs-fuse does not answer"
 fi
 
 if [ "$level" != build ] && command -v dockerd >/dev/null && ! docker version >/dev/null 2>&1; then

@@ -388,9 +388,10 @@ class Nilfs2(_OnLoop):
 
 @dataclass(frozen=True, kw_only=True)
 class Zfs(_Table):
-    """ZFS, a pool with one dataset made fresh on loop devices for each trial.
+    """ZFS, a pool with one dataset made fresh on loop devices for each trial, at site ``local``.
 
-    This version of Bedplate makes none yet: its cells are planned as not available.
+    Whatever implements ZFS on the machine makes it; cells with a property that it does not have are
+    planned as not available.
 
     Parameters
     ----------

@@ -77,6 +77,8 @@ def things() -> set[str]:
     found = {f"loop {line}" for line in loops.splitlines()}
     found |= {f"container {line}" for line in containers.splitlines()}
     found |= {f"volume {name}" for name in output_of("docker", "volume", "ls", "--quiet").split()}
+    pools = output_of("zpool", "list", "-H", "-o", "name").splitlines()
+    found |= {f"pool {name}" for name in pools}
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return found | {f"mount {' '.join(line.split()[:3])}" for line in mounts}
 

@@ -158,7 +158,7 @@ class TestDirectory:
         shown = 'Plan("quick", cells=2, unavailable=1, trials=4, plan_id='
         assert repr(results.plan).startswith(shown)
         assert results.plan.unavailable == {
-            "zfs/fillfactor=90": "this version of Bedplate makes no zfs yet"
+            "zfs/fillfactor=90": "zfs needs pools, but neither OpenZFS nor zfs-fuse is installed"
         }
         assert results.environment["kernel"] == "6.18.0"
         assert results.server_log(0) == "ready to accept connections\n"

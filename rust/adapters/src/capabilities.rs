@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bedplate_core::capabilities::{Availability, Binaries, Capabilities, EngineOffer};
+use bedplate_core::capabilities::{Availability, Binaries, Capabilities, EngineOffer, ZfsOffer};
 use bedplate_core::plan::{EngineKind, FileSystem};
 
 use crate::engines::process;
@@ -31,6 +31,7 @@ pub async fn capabilities(state_dir: &Path, work_dir: Option<&Path>) -> Capabili
         docker_shares_kernel,
         loop_devices: loop_devices(),
         mkfs: FileSystem::ALL.map(|known| (known, mkfs(known))).into(),
+        zfs: zfs().await,
         filesystems: filesystems(),
         engines: engines().await,
         state_dir: state_dir.to_owned(),
@@ -78,6 +79,50 @@ fn mkfs(file_system: FileSystem) -> Availability {
         FileSystem::Nilfs2 => "nilfs-tools",
     };
     tool(&format!("mkfs.{}", file_system.word()), package)
+}
+
+/// What implements ZFS here. OpenZFS is part of the kernel, zfs-fuse is a daemon.
+async fn zfs() -> ZfsOffer {
+    let lacking = |reason: &str, remedy: &str| ZfsOffer {
+        pools: missing(reason, remedy),
+        implementation: String::new(),
+        properties: Vec::new(),
+    };
+    if command::find_tool("zpool").is_none() || command::find_tool("zfs").is_none() {
+        return lacking(
+            "neither OpenZFS nor zfs-fuse is installed",
+            "install OpenZFS, which is not part of the kernel, and run `modprobe zfs`; or, slower, \
+             `apt-get install zfs-fuse`",
+        );
+    }
+    if command::ask(&["zpool", "list", "-H", "-o", "name"]).await.is_err() {
+        return lacking(
+            "`zpool list` reaches no ZFS",
+            "run `modprobe zfs` for OpenZFS, or start `zfs-fuse`; both as root",
+        );
+    }
+    // Asked for nothing, it fails and lists what it knows. zfs-fuse does not know of a version.
+    let usage = command::ask(&["zfs", "get"]).await.err().and_then(|error| error.evidence);
+    let open = command::ask(&["zpool", "--version"]).await.is_ok();
+    ZfsOffer {
+        pools: Availability::Available,
+        implementation: if open { "OpenZFS" } else { "zfs-fuse" }.to_owned(),
+        properties: zfs_properties(&usage.unwrap_or_default()),
+    }
+}
+
+/// The properties that `zfs get` lists as ones to edit or inherit.
+fn zfs_properties(usage: &str) -> Vec<String> {
+    usage
+        .lines()
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [name, edit, inherit, ..] = words[..] else { return None };
+            let flags = [edit, inherit];
+            (flags.contains(&"YES") && flags.iter().all(|flag| ["YES", "NO"].contains(flag)))
+                .then(|| name.to_owned())
+        })
+        .collect()
 }
 
 /// Whether a Docker daemon answers, and whether it runs on this machine's kernel.

@@ -53,6 +53,7 @@ pub async fn doctor(state_dir: &Path) -> Vec<Check> {
     for (file_system, mkfs) in &offered.mkfs {
         checks.push(Check::of(&format!("mkfs.{}", file_system.word()), mkfs, "installed"));
     }
+    checks.push(Check::of("zfs", &offered.zfs.pools, &offered.zfs.implementation));
     checks.extend(FileSystem::ALL.map(|known| file_system(&offered, known.word())));
     for image in Image::ALL {
         checks.push(image_check(&offered, image).await);

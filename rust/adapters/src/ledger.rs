@@ -52,6 +52,11 @@ pub enum Resource {
         /// The image's absolute path, without symbolic links.
         image: PathBuf,
     },
+    /// A pool of ZFS; its name begins with `bedplate-`.
+    Pool {
+        /// Its name.
+        name: String,
+    },
     /// An image file in a Docker volume and the loop devices on it.
     DockerLoopImage {
         /// The volume that holds the image.
@@ -99,6 +104,7 @@ impl fmt::Display for Resource {
             Self::DockerVolume { name } => write!(f, "docker volume {name}"),
             Self::Directory { path } => write!(f, "directory {}", path.display()),
             Self::LoopImage { image } => write!(f, "loop image {}", image.display()),
+            Self::Pool { name } => write!(f, "pool {name}"),
             Self::DockerLoopImage { volume, name } => {
                 write!(f, "loop image {name} in docker volume {volume}")
             }

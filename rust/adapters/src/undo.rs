@@ -23,6 +23,8 @@ const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 /// How long a server has to follow SIGQUIT.
 const QUIT_WITHIN: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(50);
+/// The same for a pool, each look at which is a program of its own.
+const POOL_POLL: Duration = Duration::from_millis(250);
 /// Names of the programs of database servers, as the kernel has them.
 const SERVERS: [&str; 4] = ["postgres", "postmaster", "mariadbd", "mysqld"];
 
@@ -33,6 +35,7 @@ pub(crate) async fn undo(ledger: &Ledger, resource: &Resource) -> Result<()> {
         Resource::DockerVolume { name } => docker::client()?.remove_volume(name).await,
         Resource::Directory { path } => remove_directory(path).await,
         Resource::LoopImage { image } => remove_loop_image(ledger, image).await,
+        Resource::Pool { name } => destroy_pool(ledger, name).await,
         Resource::DockerLoopImage { volume, name } => {
             docker::client()?.remove_loop_image(ledger, volume, name).await
         }
@@ -150,6 +153,33 @@ async fn remove_loop_image(ledger: &Ledger, image: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// The pools that ZFS has imported.
+async fn pools() -> Result<Vec<String>> {
+    let listed = command::ask(&["zpool", "list", "-H", "-o", "name"]).await;
+    let listed = listed.map_err(|error| {
+        error.hint("start ZFS (`modprobe zfs`, or `zfs-fuse`), then `bedplate clean`")
+    })?;
+    Ok(listed.stdout.lines().map(str::to_owned).collect())
+}
+
+/// Destroys a pool of ours. Right after its last user ended, it can still be busy.
+async fn destroy_pool(ledger: &Ledger, name: &str) -> Result<()> {
+    if !name.starts_with("bedplate-") {
+        let text = format!("refusing to destroy the pool {name}: its name is not one of ours");
+        return Err(Error::provision(text));
+    }
+    let deadline = Instant::now() + LET_GO_WITHIN;
+    while pools().await?.iter().any(|pool| pool == name) {
+        if let Err(error) = command::run(ledger, &["zpool", "destroy", "-f", name]).await {
+            if Instant::now() >= deadline {
+                return Err(error.hint("end whatever uses the pool, then `bedplate clean`"));
+            }
+            sleep(POOL_POLL).await;
+        }
+    }
+    Ok(())
 }
 
 /// Ends every server process in the data directory, and waits until the last is gone.

@@ -12,7 +12,7 @@ use bedplate_adapters::docker::{DockerVolumes, STORAGE_HELPER_IMAGE};
 use bedplate_adapters::ledger::{Ledger, Resource, sweep};
 use bedplate_adapters::storage::LocalVolumes;
 use bedplate_core::error::{ErrorKind, Result};
-use bedplate_core::plan::{FileSystem, Layout, LoopVolume, StorageKind, StoragePlan};
+use bedplate_core::plan::{FileSystem, Layout, LoopVolume, StorageKind, StoragePlan, ZfsVolume};
 use bedplate_core::record::{TrialId, VolumeFacts};
 use bedplate_core::seam::{Volume, VolumeLocation};
 use tempfile::TempDir;
@@ -57,6 +57,7 @@ impl Scratch {
         for (tool, text) in [
             ("losetup", sh("losetup -l -n -O NAME,BACK-FILE")),
             ("mounts", sh("cat /proc/mounts")),
+            ("pools", sh("zpool list -H -o name")),
             ("docker volume ls", sh("docker volume ls -q")),
             ("docker ps", sh("docker ps -a --format '{{.Names}}'")),
             ("files", sh(&format!("ls {}", self.work_dir().display()))),
@@ -112,6 +113,13 @@ fn storage(kind: &str, work_dir: &Path) -> StoragePlan {
         "ext4" => volume(FileSystem::Ext4, 200 * MIB, 2048),
         "xfs" => volume(FileSystem::Xfs, 320 * MIB, 1024),
         "btrfs" => volume(FileSystem::Btrfs, 200 * MIB, 4096),
+        "zfs" => StorageKind::Zfs(ZfsVolume {
+            size_bytes: 100 * MIB,
+            layout: Layout::Raid1,
+            devices: 2,
+            ashift: None,
+            options: [("recordsize".to_owned(), "8k".to_owned())].into(),
+        }),
         other => panic!("{other}"),
     };
     StoragePlan { label: kind.to_owned(), kind: kind_plan }
@@ -334,6 +342,87 @@ async fn btrfs_puts_devices_together_and_writes_in_place_when_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pools_are_put_together_as_asked_and_their_properties_read_back() {
+    // What `zpool status` shows of each layout: groups, and devices in all.
+    let cases: [(_, _, &[(&str, &str)], _); 5] = [
+        (Layout::Single, 1, &[("recordsize", "8k"), ("atime", "off")], (0, 1)),
+        (Layout::Raid0, 2, &[("logbias", "throughput")], (0, 2)),
+        (Layout::Raid1, 2, &[("compression", "on"), ("recordsize", "32K")], (1, 2)),
+        (Layout::Raid10, 4, &[("primarycache", "metadata")], (2, 4)),
+        (Layout::Raidz, 3, &[("checksum", "sha256")], (1, 3)),
+    ];
+    for (layout, devices, options, (groups, members)) in cases {
+        let scratch = Scratch::new();
+        let ledger = scratch.ledger();
+        let pairs = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let volume = ZfsVolume {
+            size_bytes: 160 * MIB,
+            layout,
+            devices,
+            ashift: Some(12),
+            options: pairs.collect(),
+        };
+        let storage = StoragePlan { label: "zfs".to_owned(), kind: StorageKind::Zfs(volume) };
+        let id = scratch.id();
+        let made = create("local", &ledger, &id, &storage, &scratch.work_dir()).await;
+        let volume = made.unwrap();
+        let facts = volume.facts().await.unwrap();
+        assert_eq!((fact(&facts, "zfs_layout"), fact(&facts, "zfs_ashift")), (layout.word(), "12"));
+        let pool = id.resource_name();
+        let status = sh(&format!("zpool status {pool}"));
+        let lines =
+            |word: &str| status.lines().filter(|line| line.trim_start().starts_with(word)).count();
+        assert_eq!((lines("mirror-") + lines("raidz1-"), lines("loop")), (groups, members));
+        for (name, _) in options {
+            let shown = sh(&format!("zfs get -H -p -o value {name} {pool}"));
+            assert_eq!(fact(&facts, &format!("zfs_{name}")), shown.trim());
+        }
+        if fact(&facts, "fs_type").starts_with("fuse") {
+            let words = "the database lies on fuse.zfs, a file system outside the kernel";
+            assert_eq!(facts.caveats, [words]);
+        }
+        let VolumeLocation::Path(path) = volume.location() else { panic!("not a directory") };
+        std::fs::write(path.join("file"), vec![0; 1 << 20]).unwrap();
+        assert_eq!(volume.devices().len(), devices as usize);
+        assert!(volume.settle(Duration::from_secs(20)).await.unwrap());
+        ledger.undo_all().await.unwrap();
+        assert!(!sh("zpool list -H -o name").lines().any(|name| name == pool));
+        assert_eq!(scratch.leftovers(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_property_that_zfs_does_not_have_is_an_error_and_is_undone() {
+    let scratch = Scratch::new();
+    let ledger = scratch.ledger();
+    let volume = ZfsVolume {
+        size_bytes: 100 * MIB,
+        layout: Layout::Single,
+        devices: 1,
+        ashift: None,
+        options: [("nosuchproperty".to_owned(), "on".to_owned())].into(),
+    };
+    let storage = StoragePlan { label: "zfs".to_owned(), kind: StorageKind::Zfs(volume) };
+    let made = create("local", &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
+    let error = made.err().unwrap();
+    assert!(error.message.starts_with("`zpool` failed"), "{error}");
+    assert!(error.evidence.unwrap().contains("nosuchproperty"));
+    ledger.undo_all().await.unwrap();
+    assert_eq!(scratch.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_of_somebody_else_is_refused_by_its_name() {
+    let scratch = Scratch::new();
+    let ledger = scratch.ledger();
+    ledger.add("scope", Resource::Pool { name: "tank".to_owned() }).unwrap();
+    let error = ledger.undo_all().await.unwrap_err();
+    let words = "refusing to destroy the pool tank: its name is not one of ours";
+    assert!(error.message.ends_with(words), "{error}");
+    assert_eq!(ledger.entries().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn block_sizes_and_mount_options_of_the_ext_family_are_read_back() {
     with_helper_image();
     // What is set, and how the kernel shows it.
@@ -446,6 +535,7 @@ async fn a_kill_at_any_moment_is_swept_and_decoys_stay() {
         ("local", "ext3"),
         ("local", "xfs"),
         ("local", "tmpfs"),
+        ("local", "zfs"),
         ("docker", "ext4"),
     ] {
         // At the end, and at moments in between.

@@ -26,6 +26,8 @@ pub struct Capabilities {
     pub loop_devices: Availability,
     /// The mkfs of each file system on this machine.
     pub mkfs: BTreeMap<FileSystem, Availability>,
+    /// What there is of ZFS.
+    pub zfs: ZfsOffer,
     /// File systems that the kernel can mount, built in or as a module that can be loaded.
     pub filesystems: Vec<String>,
     /// What there is of each kind of database.
@@ -34,6 +36,18 @@ pub struct Capabilities {
     pub state_dir: PathBuf,
     /// Free bytes where volumes will be made: the spec's `work_dir`, else `state_dir`.
     pub free_bytes: u64,
+}
+
+/// What there is of ZFS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZfsOffer {
+    /// Whether pools can be made.
+    pub pools: Availability,
+    /// Which implementation: `OpenZFS`, `zfs-fuse`.
+    pub implementation: String,
+    /// Names of the properties that a dataset can be given.
+    pub properties: Vec<String>,
 }
 
 /// What there is of one kind of database.
@@ -88,10 +102,6 @@ impl Capabilities {
 /// What brings a file system that the kernel lacks.
 pub fn kernel_remedy(file_system: &str) -> String {
     let module = match file_system {
-        "zfs" => {
-            return "install OpenZFS, which is not part of the kernel, and run `modprobe zfs`"
-                .to_owned();
-        }
         // One driver serves the family.
         "ext2" | "ext3" => "ext4",
         other => other,

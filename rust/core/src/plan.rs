@@ -232,6 +232,8 @@ pub enum StorageKind {
     },
     /// A file system on a loop device.
     Loop(LoopVolume),
+    /// A pool of ZFS.
+    Zfs(ZfsVolume),
     /// What an existing server (provision `url`) has; nothing is made and nothing known.
     Existing,
 }
@@ -258,17 +260,38 @@ pub struct LoopVolume {
     pub mount_options: Vec<String>,
 }
 
+/// A pool of ZFS on loop devices, with one dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZfsVolume {
+    /// Size of the volume in bytes.
+    pub size_bytes: u64,
+    /// How the devices are put together.
+    pub layout: Layout,
+    /// Number of loop devices.
+    pub devices: u32,
+    /// Power of two of the pool's sector size; ZFS's own when absent.
+    pub ashift: Option<u32>,
+    /// Properties of the dataset.
+    pub options: BTreeMap<String, String>,
+}
+
 impl LoopVolume {
-    /// Size of each device in bytes: whole pages, as direct I/O needs.
+    /// Size of each device in bytes.
     pub fn device_bytes(&self) -> u64 {
-        let with_data = match self.layout {
-            Layout::Single => 1,
-            Layout::Raid0 => self.devices,
-            // Two copies of everything.
-            Layout::Raid1 | Layout::Raid10 => self.devices / 2,
-            Layout::Raidz => self.devices - 1,
-        };
-        self.size_bytes.div_ceil(u64::from(with_data)).next_multiple_of(4096)
+        self.layout.device_bytes(self.devices, self.size_bytes)
+    }
+
+    /// Size of all devices in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.device_bytes().saturating_mul(u64::from(self.devices))
+    }
+}
+
+impl ZfsVolume {
+    /// Size of each device in bytes.
+    pub fn device_bytes(&self) -> u64 {
+        self.layout.device_bytes(self.devices, self.size_bytes)
     }
 
     /// Size of all devices in bytes.
@@ -303,6 +326,19 @@ impl Layout {
             Self::Raid10 => "raid10",
             Self::Raidz => "raidz",
         }
+    }
+
+    /// Size of each of so many devices that hold `size_bytes` together: whole pages, as direct I/O
+    /// needs.
+    fn device_bytes(self, devices: u32, size_bytes: u64) -> u64 {
+        let with_data = match self {
+            Self::Single => 1,
+            Self::Raid0 => devices,
+            // Two copies of everything.
+            Self::Raid1 | Self::Raid10 => devices / 2,
+            Self::Raidz => devices - 1,
+        };
+        size_bytes.div_ceil(u64::from(with_data)).next_multiple_of(4096)
     }
 
     /// As few devices as the layout takes, but enough for a parity to be worth it.
@@ -626,7 +662,8 @@ impl Cell {
     /// exists already needs is all in its own storage.
     pub fn disk_bytes(&self) -> u64 {
         match &self.storage.kind {
-            StorageKind::Loop(volume) => volume.size_bytes,
+            StorageKind::Loop(volume) => volume.bytes(),
+            StorageKind::Zfs(volume) => volume.bytes(),
             StorageKind::Directory { .. } => {
                 sizing::needed_bytes(&self.workload, &self.engine.settings)
             }
@@ -637,7 +674,8 @@ impl Cell {
     /// Seconds that a trial of this cell takes, all phases together.
     pub fn estimated_s(&self) -> f64 {
         let image_bytes = match &self.storage.kind {
-            StorageKind::Loop(volume) => volume.size_bytes,
+            StorageKind::Loop(volume) => volume.bytes(),
+            StorageKind::Zfs(volume) => volume.bytes(),
             _ => 0,
         };
         let measured_s = match self.workload.length {

@@ -30,6 +30,8 @@ pub const GIB: u64 = 1 << 30;
 pub const VOLUME_BYTES_MIN: u64 = 512 * MIB;
 /// What `mkfs.xfs` refuses to go below.
 pub const XFS_BYTES_MIN: u64 = 300 * MIB;
+/// What `zpool create` refuses to go below for each device.
+pub const ZFS_DEVICE_BYTES_MIN: u64 = 64 * MIB;
 /// What `mkfs.btrfs` refuses to go below for each device.
 pub const BTRFS_DEVICE_BYTES_MIN: u64 = 114_294_784;
 

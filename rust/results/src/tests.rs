@@ -82,7 +82,7 @@ fn plan() -> Plan {
         unavailable: vec![UnavailableCell {
             label: "zfs/fillfactor=90".to_owned(),
             levels: map(&[("engine", "postgres 13"), ("storage", "zfs"), ("fillfactor", "90")]),
-            reason: "this version of Bedplate makes no zfs yet".to_owned(),
+            reason: "zfs needs pools, but neither OpenZFS nor zfs-fuse is installed".to_owned(),
             remedy: "wait for a later version of Bedplate".to_owned(),
         }],
         design: Design {

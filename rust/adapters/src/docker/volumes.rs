@@ -120,6 +120,10 @@ impl DockerVolumes {
                 self.make_volume(ledger, &trial, &trial, &options).await?;
                 volume(Kind::Tmpfs)
             }
+            StorageKind::Zfs(_) => {
+                return Err(Error::provision("zfs is not made at site docker")
+                    .hint("set `site = \"local\"` and run as root"));
+            }
             StorageKind::Loop(made) => {
                 let plan = LoopPlan { volume: made };
                 volume(Kind::Loop(self.make_loop(ledger, &trial, &storage.label, plan).await?))

@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
-use bedplate_core::plan::{FileSystem, LoopVolume, Plan, StorageKind, StoragePlan};
+use bedplate_core::plan::{FileSystem, LoopVolume, Plan, StorageKind, StoragePlan, ZfsVolume};
 use bedplate_core::record::{TrialId, VolumeFacts};
 use bedplate_core::seam::{Volume, VolumeLocation};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use tokio::time::{Instant, sleep};
 
 use crate::ledger::{Ledger, Resource};
+use crate::storage::zfs::{self, Pool};
 use crate::storage::{
-    ExistingVolume, LoopPlan, TMPFS_CAVEAT, backing_caveat, check_size, check_tmpfs, chosen,
-    loop_caveats, of_all, storages,
+    ExistingVolume, LoopPlan, TMPFS_CAVEAT, backing_caveat, check_free, check_size, check_tmpfs,
+    chosen, loop_caveats, of_all, storages,
 };
 use crate::undo::loop_devices;
 use crate::{command, mountinfo};
@@ -48,7 +49,16 @@ impl LocalVolumes {
                 for tool in ["dd", "losetup", "mount", "setpriv", &plan_of_loop.mkfs()] {
                     command::require_tool(tool)?;
                 }
-                check_room(&storage.label, plan_of_loop, &plan.work_dir)?;
+                let (place, free_bytes) = room(&plan.work_dir)?;
+                check_size(&storage.label, plan_of_loop, &place, free_bytes)?;
+            }
+            if let StorageKind::Zfs(volume) = &storage.kind {
+                require_root(&storage.label)?;
+                for tool in ["dd", "losetup", "setpriv", "zpool", "zfs"] {
+                    command::require_tool(tool)?;
+                }
+                let (place, free_bytes) = room(&plan.work_dir)?;
+                check_free(&storage.label, volume.bytes(), &place, free_bytes)?;
             }
             if let StorageKind::Directory { path } = &storage.kind
                 && !path.is_dir()
@@ -92,10 +102,20 @@ impl LocalVolumes {
             StorageKind::Loop(volume) => {
                 let plan = LoopPlan { volume };
                 require_root(&storage.label)?;
-                check_room(&storage.label, plan, work_dir)?;
+                let (place, free_bytes) = room(work_dir)?;
+                check_size(&storage.label, plan, &place, free_bytes)?;
                 let root = make_root(ledger, &trial, work_dir)?;
                 let volume = make_loop(ledger, &trial, &root, plan).await?;
                 // A mismatch is to be known before anything is measured on it.
+                volume.facts().await?;
+                Ok(Box::new(volume))
+            }
+            StorageKind::Zfs(volume) => {
+                require_root(&storage.label)?;
+                let (place, free_bytes) = room(work_dir)?;
+                check_free(&storage.label, volume.bytes(), &place, free_bytes)?;
+                let root = make_root(ledger, &trial, work_dir)?;
+                let volume = make_pool(ledger, &trial, &root, volume).await?;
                 volume.facts().await?;
                 Ok(Box::new(volume))
             }
@@ -115,11 +135,17 @@ enum Kind {
 }
 
 struct LoopDevices {
-    volume: LoopVolume,
+    content: Content,
     /// Each image and the device that it is attached to.
     devices: Vec<(PathBuf, String)>,
     mkfs_command: String,
     mkfs_version: String,
+}
+
+/// What the devices hold.
+enum Content {
+    FileSystem(LoopVolume),
+    Pool(Pool),
 }
 
 #[async_trait]
@@ -161,7 +187,11 @@ impl Volume for LocalVolume {
             }
             Kind::Tmpfs => Ok(VolumeFacts { facts, caveats: vec![TMPFS_CAVEAT.to_owned()] }),
             Kind::Loop(made) => {
-                if mount.mount_point != self.path || !made.has(&mount.source) {
+                let mounted = match &made.content {
+                    Content::FileSystem(_) => made.has(&mount.source),
+                    Content::Pool(pool) => mount.source == pool.name,
+                };
+                if mount.mount_point != self.path || !mounted {
                     return Err(Error::provision(format!(
                         "{} is not mounted at {}",
                         made.names(),
@@ -191,12 +221,18 @@ impl Volume for LocalVolume {
                 put("loop_scheduler", chosen(&made.sysfs("queue/scheduler")?).to_owned());
                 put("backing_fs_type", backing.fs_type);
                 put("backing_mount_options", backing.options.join(","));
-                if made.volume.file_system == FileSystem::Btrfs {
-                    facts.extend(btrfs_facts(&self.path, &made.devices[0].1)?);
+                match &made.content {
+                    Content::FileSystem(volume) => {
+                        if volume.file_system == FileSystem::Btrfs {
+                            facts.extend(btrfs_facts(&self.path, &made.devices[0].1)?);
+                        }
+                        LoopPlan { volume }.check(&facts)?;
+                    }
+                    Content::Pool(pool) => facts.extend(pool.facts().await?),
                 }
-                LoopPlan { volume: &made.volume }.check(&facts)?;
                 let mut facts = VolumeFacts { facts, caveats: Vec::new() };
                 facts.caveats = loop_caveats(&facts);
+                facts.caveats.extend(backing_caveat("the database", &mount.fs_type));
                 Ok(facts)
             }
         }
@@ -356,8 +392,8 @@ fn available_memory_bytes() -> u64 {
     kib.map_or(u64::MAX, |kib| kib * 1024)
 }
 
-/// Checks that the file system that will hold the image has room for it.
-fn check_room(label: &str, plan: LoopPlan<'_>, work_dir: &Path) -> Result<()> {
+/// The place whose file system will hold images, and what is free there in bytes.
+fn room(work_dir: &Path) -> Result<(String, u64)> {
     // The work directory itself may still have to be made.
     let mut place = work_dir;
     while !place.exists() {
@@ -366,7 +402,7 @@ fn check_room(label: &str, plan: LoopPlan<'_>, work_dir: &Path) -> Result<()> {
     }
     let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
     let stat = rustix::fs::statvfs(place).map_err(|error| unreadable(place, &error.into()))?;
-    check_size(label, plan, &place.display().to_string(), stat.f_bavail * stat.f_frsize)
+    Ok((place.display().to_string(), stat.f_bavail * stat.f_frsize))
 }
 
 /// Makes the trial's own directory under `parent`; its path has no symbolic links.
@@ -416,17 +452,8 @@ async fn make_loop(
     root: &Path,
     plan: LoopPlan<'_>,
 ) -> Result<LocalVolume> {
-    let mut devices = Vec::new();
-    for number in 0..plan.volume.devices {
-        let image = root.join(format!("volume{number}.img"));
-        ledger.add(trial, Resource::LoopImage { image: image.clone() })?;
-        write_image(ledger, &image, plan.volume.device_bytes()).await?;
-        let device = attach(ledger, &image).await?;
-        let scheduler = sysfs_of(&device).join("queue/scheduler");
-        // Where there is no choice of schedulers there is none to set; it is read back either way.
-        drop(fs::write(scheduler, "none"));
-        devices.push((image, device));
-    }
+    let volume = plan.volume;
+    let devices = make_devices(ledger, trial, root, volume.devices, volume.device_bytes()).await?;
     let names: Vec<String> = devices.iter().map(|(_, device)| device.clone()).collect();
 
     let version = command::ask(&[plan.mkfs().as_str(), "-V"]).await?;
@@ -436,14 +463,58 @@ async fn make_loop(
     command::run(ledger, &mkfs).await?;
     let options = plan.mount_options(&names);
     let path = mount(ledger, trial, root, plan.fs_type(), &names[0], &options).await?;
-    if plan.volume.nodatacow {
+    if volume.nodatacow {
         set_nodatacow(&path)?;
     }
     let made = LoopDevices {
-        volume: plan.volume.clone(),
+        content: Content::FileSystem(volume.clone()),
         devices,
         mkfs_command: mkfs.join(" "),
         mkfs_version: version.lines().next().unwrap_or_default().trim().to_owned(),
+    };
+    Ok(LocalVolume { path, kind: Kind::Loop(made) })
+}
+
+/// Writes so many images and attaches a loop device to each.
+async fn make_devices(
+    ledger: &Ledger,
+    trial: &str,
+    root: &Path,
+    count: u32,
+    bytes: u64,
+) -> Result<Vec<(PathBuf, String)>> {
+    let mut devices = Vec::new();
+    for number in 0..count {
+        let image = root.join(format!("volume{number}.img"));
+        ledger.add(trial, Resource::LoopImage { image: image.clone() })?;
+        write_image(ledger, &image, bytes).await?;
+        let device = attach(ledger, &image).await?;
+        let scheduler = sysfs_of(&device).join("queue/scheduler");
+        // Where there is no choice of schedulers there is none to set; it is read back either way.
+        drop(fs::write(scheduler, "none"));
+        devices.push((image, device));
+    }
+    Ok(devices)
+}
+
+async fn make_pool(
+    ledger: &Ledger,
+    trial: &str,
+    root: &Path,
+    volume: &ZfsVolume,
+) -> Result<LocalVolume> {
+    let devices = make_devices(ledger, trial, root, volume.devices, volume.device_bytes()).await?;
+    let names: Vec<String> = devices.iter().map(|(_, device)| device.clone()).collect();
+    let path = root.join("mount");
+    let pool = Pool { name: trial.to_owned(), volume: volume.clone() };
+    ledger.add(trial, Resource::Pool { name: pool.name.clone() })?;
+    let create = pool.create_command(&path, &names);
+    command::run(ledger, &create).await?;
+    let made = LoopDevices {
+        content: Content::Pool(pool),
+        devices,
+        mkfs_command: create.join(" "),
+        mkfs_version: zfs::version().await,
     };
     Ok(LocalVolume { path, kind: Kind::Loop(made) })
 }

@@ -1,6 +1,7 @@
 //! What a server's data directory lives on: what both sites share, and the volumes of this machine.
 
 mod local;
+mod zfs;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,9 +30,10 @@ impl<'a> LoopPlan<'a> {
     pub(crate) fn of(kind: &'a StorageKind) -> Option<Self> {
         match kind {
             StorageKind::Loop(volume) => Some(Self { volume }),
-            StorageKind::Directory { .. } | StorageKind::Tmpfs { .. } | StorageKind::Existing => {
-                None
-            }
+            StorageKind::Directory { .. }
+            | StorageKind::Tmpfs { .. }
+            | StorageKind::Zfs(_)
+            | StorageKind::Existing => None,
         }
     }
 
@@ -145,7 +147,7 @@ pub(crate) fn storages(plan: &Plan) -> Vec<&StoragePlan> {
     seen
 }
 
-/// Refuses sizes that cannot be made, or for which there is no room.
+/// Refuses a file system that is too small to be made, or for which there is no room.
 pub(crate) fn check_size(
     label: &str,
     plan: LoopPlan<'_>,
@@ -160,6 +162,11 @@ pub(crate) fn check_size(
             bytes(XFS_BYTES_MIN)
         )));
     }
+    check_free(label, size, place, free_bytes)
+}
+
+/// Refuses images for which there is no room.
+pub(crate) fn check_free(label: &str, size: u64, place: &str, free_bytes: u64) -> Result<()> {
     if size.saturating_add(SLACK_BYTES) > free_bytes {
         return Err(Error::provision(format!(
             "`storage.size` of `{label}` is {}, but {place} has {} free",

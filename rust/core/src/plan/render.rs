@@ -112,6 +112,20 @@ fn storage(storage: &StoragePlan) -> Vec<(&'static str, String)> {
             rows.push(("kind", "existing".to_owned()));
             return rows;
         }
+        StorageKind::Zfs(volume) => {
+            let ashift = volume.ashift.map_or("ZFS's own".to_owned(), |ashift| ashift.to_string());
+            let options: Vec<String> =
+                volume.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            rows.extend([
+                ("kind", "zfs".to_owned()),
+                ("size", bytes_text(volume.size_bytes)),
+                ("layout", volume.layout.word().to_owned()),
+                ("devices", volume.devices.to_string()),
+                ("ashift", ashift),
+                ("options", or_none(&options.join(" "))),
+            ]);
+            return rows;
+        }
         StorageKind::Loop(volume) => volume,
     };
     rows.extend([

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Context, or_default};
 use crate::capabilities::{Availability, kernel_remedy};
 use crate::error::{Error, Result};
-use crate::plan::{FileSystem, Layout, LoopVolume, SiteKind, StorageKind, StoragePlan};
+use crate::plan::{FileSystem, Layout, LoopVolume, SiteKind, StorageKind, StoragePlan, ZfsVolume};
 use crate::sizing::{self, bytes_text};
 use crate::spec::{Level, LoopSpec, StorageSpec, StorageSpecKind, ZfsSpec};
 
@@ -34,6 +34,7 @@ enum Making<'a> {
     Directory(Option<&'a Path>),
     Tmpfs,
     Loop(FileSystem, &'a LoopSpec),
+    Zfs(&'a ZfsSpec),
     /// Nothing, since it cannot be made here.
     Lacking(Lack),
 }
@@ -156,6 +157,18 @@ pub(super) fn storage(
             check_free(context, &choice.path, volume.bytes())?;
             check_device(&choice.path, &volume)?;
             StorageKind::Loop(volume)
+        }
+        Making::Zfs(spec) => {
+            let volume = ZfsVolume {
+                size_bytes,
+                layout: choice.layout,
+                devices: spec.devices.unwrap_or(choice.layout.devices()),
+                ashift: spec.ashift,
+                options: spec.options.clone(),
+            };
+            check_free(context, &choice.path, volume.bytes())?;
+            check_zfs_device(&choice.path, &volume)?;
+            StorageKind::Zfs(volume)
         }
     };
     Ok(Ok(StoragePlan { label: choice.label.clone(), kind }))
@@ -292,6 +305,20 @@ fn check_devices(path: &str, layouts: &[Layout], devices: Option<u32>) -> Result
     Ok(())
 }
 
+/// What ZFS refuses of a device.
+fn check_zfs_device(path: &str, volume: &ZfsVolume) -> Result<()> {
+    if volume.device_bytes() >= sizing::ZFS_DEVICE_BYTES_MIN {
+        return Ok(());
+    }
+    Err(Error::spec(format!(
+        "`{path}.size` is {}, which makes {} devices of {}, but ZFS refuses less than {}",
+        bytes_text(volume.size_bytes),
+        volume.devices,
+        bytes_text(volume.device_bytes()),
+        bytes_text(sizing::ZFS_DEVICE_BYTES_MIN)
+    )))
+}
+
 /// What mkfs refuses of a device.
 fn check_device(path: &str, volume: &LoopVolume) -> Result<()> {
     if volume.file_system != FileSystem::Btrfs
@@ -343,7 +370,7 @@ fn making<'a>(
     let made = match kind {
         StorageSpecKind::Directory { path } => return Ok(Making::Directory(path.as_deref())),
         StorageSpecKind::Tmpfs { .. } => Making::Tmpfs,
-        StorageSpecKind::Zfs(_) => return not_yet(word),
+        StorageSpecKind::Zfs(spec) => Making::Zfs(spec),
         StorageSpecKind::Loop(file_system, spec) => {
             if layout != Layout::Single && !file_system.joins_devices() {
                 return not_yet("raid by md");
@@ -352,14 +379,38 @@ fn making<'a>(
         }
     };
     require_privilege(context, path, word)?;
-    let tools = match &made {
+    let lack = match &made {
+        Making::Zfs(spec) => zfs_lack(context, spec),
         // At site docker tools and devices are those of the helper container.
         Making::Loop(file_system, _) if context.site == SiteKind::Local => {
-            tool_lack(context, *file_system)
+            tool_lack(context, *file_system).or_else(|| kernel_lack(context, word))
         }
-        _ => None,
+        _ => kernel_lack(context, word),
     };
-    Ok(tools.or_else(|| kernel_lack(context, word)).map_or(made, Making::Lacking))
+    Ok(lack.map_or(made, Making::Lacking))
+}
+
+/// What pools lack here.
+fn zfs_lack(context: &Context<'_>, spec: &ZfsSpec) -> Option<Lack> {
+    let zfs = &context.capabilities.zfs;
+    if context.site == SiteKind::Docker {
+        return Some(Lack {
+            reason: "zfs is not made at site docker, whose daemon mounts what a device holds, not \
+                     what a pool does"
+                .to_owned(),
+            remedy: "set `site = \"local\"` and run as root".to_owned(),
+        });
+    }
+    if let Some(lack) = missing_for("zfs", &context.capabilities.loop_devices, "a loop device")
+        .or_else(|| missing_for("zfs", &zfs.pools, "pools"))
+    {
+        return Some(lack);
+    }
+    let unknown = spec.options.keys().find(|name| !zfs.properties.contains(name))?;
+    Some(Lack {
+        reason: format!("{} has no property `{unknown}`", zfs.implementation),
+        remedy: "use an implementation of ZFS that has it, or leave it out".to_owned(),
+    })
 }
 
 /// Making anything but a directory takes root, or Docker.
@@ -387,15 +438,19 @@ fn require_privilege(context: &Context<'_>, path: &str, word: &str) -> Result<()
 fn tool_lack(context: &Context<'_>, file_system: FileSystem) -> Option<Lack> {
     let capabilities = context.capabilities;
     let word = file_system.word();
-    let lack = |what: &Availability, need: String| match what {
+    missing_for(word, &capabilities.loop_devices, "a loop device").or_else(|| {
+        missing_for(word, capabilities.mkfs.get(&file_system)?, &format!("mkfs.{word}"))
+    })
+}
+
+fn missing_for(word: &str, what: &Availability, need: &str) -> Option<Lack> {
+    match what {
         Availability::Available => None,
         Availability::Missing { reason, remedy } => Some(Lack {
             reason: format!("{word} needs {need}, but {reason}"),
             remedy: remedy.clone(),
         }),
-    };
-    lack(&capabilities.loop_devices, "a loop device".to_owned())
-        .or_else(|| lack(capabilities.mkfs.get(&file_system)?, format!("mkfs.{word}")))
+    }
 }
 
 /// What this version of Bedplate does not make; where the kernel lacks it, too, that is said at once.
