@@ -109,8 +109,12 @@ class Desk:
             "BEDPLATE_STATE_DIR": str(self.state),
             "PYTHONWARNINGS": "ignore:this is a debug build",
         }
-        self.before = things()
+        self.take_stock()
         self._children: list[subprocess.Popen[bytes]] = []
+
+    def take_stock(self) -> None:
+        """Take what is on the machine at this moment for somebody else's."""
+        self.before = things()
 
     def spec(self, text: str | bytes, name: str = "spec.toml") -> Path:
         """Write a spec file."""

@@ -508,3 +508,78 @@ def test_importing_takes_little_beyond_polars() -> None:
         return float(line.split("|")[1]) / 1000
 
     assert min(import_ms() for _ in range(5)) < 150
+
+
+# No room
+
+
+HELPER = "bedplate/storage-helper:1"
+FILLING = """
+[[storage]]
+kind = "ext4"
+size = "{size}"
+[workload]
+clients = 4
+duration = 60
+warmup = 0
+"""
+ENGINE = '[engine]\nprovision = "process"\nallow_other_version = true\n'
+
+
+def fill(*command: str | Path) -> None:
+    """Have somebody else take all room there is; root may use what is kept back, too."""
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "No space left" in done.stderr
+
+
+def void_for_want_of_room(desk: Desk, run: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """Wait for the end; the one trial, which has no number."""
+    assert run.wait(timeout=120) == 4
+    [directory] = desk.runs()
+    [trial] = bp.load_run(directory).trials.rows(named=True)
+    assert (trial["trust"], trial["tps"]) == ("void", None)
+    desk.assert_nothing_left()
+    return trial
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(ENGINE + FILLING.format(size="300MiB"), id="postgres"),
+        pytest.param(f'{ENGINE}kind = "mariadb"\n{FILLING.format(size="500MiB")}', id="mariadb"),
+        pytest.param('site = "docker"\n' + FILLING.format(size="300MiB"), id="docker"),
+    ],
+)
+def test_a_volume_without_room_makes_the_trial_void(desk: Desk, spec: str) -> None:
+    run = desk.start(spec)
+    desk.wait_for(lambda: desk.seconds() > 0)
+    if "docker" in spec:
+        volume = f"{desk.resource_name()}:/volume"
+        container = ("docker", "run", "--rm", "--volume", volume, HELPER)
+        fill(*container, "sh", "-c", "cat /dev/zero > /volume/filler")
+    else:
+        mount = desk.state / "work" / desk.resource_name() / "mount"
+        fill("dd", "if=/dev/zero", f"of={mount}/filler", "bs=1M")
+    trial = void_for_want_of_room(desk, run)
+    assert re.search(r"the volume is full: \S+ \w*B of \S+ MiB are free", trial["trust_reasons"])
+
+
+def test_a_full_place_of_the_images_makes_the_trial_void(desk: Desk) -> None:
+    # Where blocks are copied when they are written, a fully written image needs room after all.
+    image, place = desk.root / "place.img", desk.root / "place"
+    subprocess.run(["truncate", "--size=3G", image], check=True)
+    subprocess.run(["mkfs.btrfs", "--quiet", image], check=True)
+    place.mkdir(mode=0o755)
+    subprocess.run(["mount", "-o", "loop", image, place], check=True)
+    desk.take_stock()
+    try:
+        # A reserve of a gibibyte has to be free beside the volume.
+        work_dir = f'work_dir = "{place}/work"\n'
+        run = desk.start(work_dir + ENGINE + FILLING.format(size="300MiB"))
+        desk.wait_for(lambda: desk.seconds() > 0)
+        fill("dd", "if=/dev/zero", f"of={place}/filler", "bs=1M")
+        trial = void_for_want_of_room(desk, run)
+        words = "the kernel says: critical space allocation error, dev loop"
+        assert words in trial["trust_reasons"]
+    finally:
+        subprocess.run(["umount", place], check=True)

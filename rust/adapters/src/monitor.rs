@@ -2,9 +2,16 @@
 //! written, and what the volume's devices have done.
 
 use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use bedplate_core::sampler::{DeviceCounts, Monitor, Reading, ReadingValue};
+use rustix::time::{ClockId, clock_gettime};
+
+/// The most that the kernel gives of one message of its log.
+const KERNEL_RECORD_BYTES: usize = 8192;
 
 /// Reads `/proc/stat`, `/proc/meminfo` and `/sys/class/block`.
 pub struct HostMonitor;
@@ -37,6 +44,41 @@ impl Monitor for HostMonitor {
         }
         (!names.is_empty()).then_some(all)
     }
+
+    fn kernel_messages(&self, age: Duration) -> Vec<String> {
+        let now = clock_gettime(ClockId::Monotonic);
+        let now = Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32);
+        let since = now.saturating_sub(age);
+        let opened =
+            fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg");
+        let Ok(mut log) = opened else { return Vec::new() };
+        let mut messages = Vec::new();
+        let mut record = vec![0; KERNEL_RECORD_BYTES];
+        // Each read gives one record. It fails at the end; a record that was overwritten meanwhile is
+        // passed over.
+        loop {
+            match log.read(&mut record) {
+                Ok(count @ 1..) => {
+                    messages
+                        .extend(kernel_message(&String::from_utf8_lossy(&record[..count]), since));
+                }
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+                _ => return messages,
+            }
+        }
+    }
+}
+
+/// The text of a record of the kernel's log (the kernel's Documentation/ABI/testing/dev-kmsg), if it is
+/// a warning or worse and not older than `since`, from boot.
+fn kernel_message(record: &str, since: Duration) -> Option<String> {
+    const WARNING: u32 = 4;
+    let (head, text) = record.split_once(';')?;
+    let mut fields = head.split(',');
+    let priority: u32 = fields.next()?.parse().ok()?;
+    let at = Duration::from_micros(fields.nth(1)?.parse().ok()?);
+    // The lower bits are the level, the others who said it. Further lines are a device's properties.
+    (priority & 7 <= WARNING && at >= since).then(|| text.lines().next().unwrap_or("").to_owned())
 }
 
 /// The fields of a device's `stat` (the kernel's Documentation/block/stat.rst); flushes are there since
@@ -123,6 +165,11 @@ mod tests {
             in_flight: 2,
         };
         assert_eq!(device_counts(stat), Some(counts));
+        let record = "3,1234,5000000,-;I/O error, dev loop3, sector 8\n SUBSYSTEM=block\n";
+        let text = "I/O error, dev loop3, sector 8".to_owned();
+        assert_eq!(kernel_message(record, Duration::from_secs(5)), Some(text));
+        assert_eq!(kernel_message(record, Duration::from_secs(6)), None);
+        assert_eq!(kernel_message("6,1,9000000,-;mounted", Duration::ZERO), None);
         // A kernel that does not count flushes.
         assert_eq!(device_counts("1 2 3 4 5 6 7 8 9 10 11\n"), None);
         assert_eq!(HostMonitor.devices(&[]), None);

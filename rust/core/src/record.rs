@@ -237,6 +237,8 @@ pub struct TrialRecord {
     pub driver: String,
     /// The error that ended a void trial early.
     pub error: Option<String>,
+    /// Warnings and worse that the kernel logged during a void trial, of the whole machine.
+    pub kernel_messages: Vec<String>,
 }
 
 /// What block devices did.

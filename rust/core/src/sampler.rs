@@ -67,6 +67,10 @@ pub trait Monitor: Send + Sync {
     /// What the block devices of those names have done; absent when there is none, or one cannot be
     /// seen.
     fn devices(&self, names: &[String]) -> Option<DeviceCounts>;
+
+    /// Warnings and worse that the kernel logged within the last `age`; none where its log is not open
+    /// to this user.
+    fn kernel_messages(&self, age: Duration) -> Vec<String>;
 }
 
 /// Remembers the readings before.

@@ -59,9 +59,29 @@ pub trait Volume: Send + Sync {
     /// when it lies on none, or they are not to be seen from here.
     fn devices(&self) -> Vec<String>;
 
+    /// How much room there is; absent when that cannot be seen.
+    async fn room(&self) -> Option<Room>;
+
     /// Waits until the device under the volume is idle (or `at_most` has passed: then it returns
     /// false).
     async fn settle(&self, at_most: std::time::Duration) -> Result<bool>;
+}
+
+/// The room on a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Size of its file system in bytes.
+    pub bytes: u64,
+    /// What is free for others than root, in bytes.
+    pub free_bytes: u64,
+}
+
+impl Room {
+    /// Whether a database may have found no room. Its files grow by up to 16 MiB at once (a segment of
+    /// PostgreSQL's WAL), and what did not fit is free again.
+    pub fn is_full(self) -> bool {
+        self.free_bytes < (16 << 20) + self.bytes / 100
+    }
 }
 
 /// Where a volume is to be found.

@@ -3,7 +3,7 @@
 //! volume → server → load → settle → warm-up → measure → verify → collect. Tearing down is not done
 //! here but by [`crate::run`], for every end alike.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::check;
 use crate::durability::Durability;
@@ -18,6 +18,7 @@ use crate::record::{
 };
 use crate::run::Study;
 use crate::seam::{RunSink, Server, Session, Volume};
+use crate::sizing::bytes_text;
 use crate::workload;
 
 /// How long the device may take to become idle after loading.
@@ -38,6 +39,7 @@ pub(crate) async fn run(
     log: &mut String,
     sink: &mut dyn RunSink,
 ) -> Result<()> {
+    let started = Instant::now();
     let mut phases = Phases::new(study);
     phases.enter(record, cell, Phase::Provision);
     let volume = study.cancel.guard(study.site.create_volume(&record.id, &cell.storage)).await?;
@@ -78,10 +80,37 @@ pub(crate) async fn run(
             record.trust.lower(TrustLevel::Void, format!("the server ended: {end}"));
         }
     }
+    if (outcome.is_err() || record.trust.level == TrustLevel::Void) && !study.cancel.is_cancelled()
+    {
+        explain(study, record, volume.as_ref(), started).await;
+    }
     phases.enter(record, cell, Phase::Teardown);
     let stopped = if study.cancel.is_cancelled() { Ok(()) } else { server.stop().await };
     phases.leave(record);
     outcome.and(stopped)
+}
+
+/// Looks for what made a trial void below the server: a volume without room, a device that failed.
+async fn explain(
+    study: &Study<'_>,
+    record: &mut TrialRecord,
+    volume: &dyn Volume,
+    started: Instant,
+) {
+    record.kernel_messages = study.monitor.kernel_messages(started.elapsed());
+    if let Some(room) = volume.room().await.filter(|room| room.is_full()) {
+        let (free, all) = (bytes_text(room.free_bytes), bytes_text(room.bytes));
+        record
+            .trust
+            .lower(TrustLevel::Void, format!("the volume is full: {free} of {all} are free"));
+    }
+    // What the block layer says of a request that failed: `critical space allocation error, dev loop3`.
+    let marks: Vec<String> =
+        volume.devices().iter().map(|name| format!(" error, dev {name}, ")).collect();
+    let failed = |message: &&String| marks.iter().any(|mark| message.contains(mark));
+    if let Some(message) = record.kernel_messages.iter().find(failed) {
+        record.trust.lower(TrustLevel::Void, format!("the kernel says: {message}"));
+    }
 }
 
 /// Everything between the start of the server and its stop.
@@ -410,5 +439,6 @@ pub(crate) fn blank(id: TrialId, cell: &Cell, driver: String, started_at: String
         durability: Durability::Unknown,
         driver,
         error: None,
+        kernel_messages: Vec::new(),
     }
 }

@@ -177,6 +177,7 @@ fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
         durability: Durability::Durable,
         driver: "bedplate 0.1.0 postgres/epoll".to_owned(),
         error: None,
+        kernel_messages: Vec::new(),
     }
 }
 

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{FileSystem, LoopVolume, Plan, StorageKind, StoragePlan};
 use bedplate_core::record::{TrialId, VolumeFacts};
-use bedplate_core::seam::{Volume, VolumeLocation};
+use bedplate_core::seam::{Room, Volume, VolumeLocation};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -331,6 +331,17 @@ impl Volume for DockerVolume {
             }
             _ => Vec::new(),
         }
+    }
+
+    async fn room(&self) -> Option<Room> {
+        let script = "stat -f -c 'blocks=%b\nfree_blocks=%a\nblock_bytes=%S' /volume";
+        let output = self.help(script, Vec::new()).await.ok()?;
+        let number = |key: &str| output.value(key)?.parse::<u64>().ok();
+        let block_bytes = number("block_bytes")?;
+        Some(Room {
+            bytes: number("blocks")? * block_bytes,
+            free_bytes: number("free_blocks")? * block_bytes,
+        })
     }
 
     async fn settle(&self, at_most: Duration) -> Result<bool> {

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{FileSystem, LoopVolume, Plan, StorageKind, StoragePlan, ZfsVolume};
 use bedplate_core::record::{TrialId, VolumeFacts};
-use bedplate_core::seam::{Volume, VolumeLocation};
+use bedplate_core::seam::{Room, Volume, VolumeLocation};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use tokio::time::{Instant, sleep};
 
@@ -246,6 +246,14 @@ impl Volume for LocalVolume {
             Kind::Directory => device_under(&self.path).ok().flatten().into_iter().collect(),
             Kind::Tmpfs => Vec::new(),
         }
+    }
+
+    async fn room(&self) -> Option<Room> {
+        let stat = rustix::fs::statvfs(&self.path).ok()?;
+        Some(Room {
+            bytes: stat.f_blocks * stat.f_frsize,
+            free_bytes: stat.f_bavail * stat.f_frsize,
+        })
     }
 
     async fn settle(&self, at_most: Duration) -> Result<bool> {

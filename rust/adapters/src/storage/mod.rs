@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{FileSystem, Layout, LoopVolume, Plan, StorageKind, StoragePlan};
 use bedplate_core::record::VolumeFacts;
-use bedplate_core::seam::{Volume, VolumeLocation};
+use bedplate_core::seam::{Room, Volume, VolumeLocation};
 use bedplate_core::sizing::XFS_BYTES_MIN;
 
 pub use local::LocalVolumes;
@@ -288,6 +288,10 @@ impl Volume for ExistingVolume {
 
     fn devices(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    async fn room(&self) -> Option<Room> {
+        None
     }
 
     async fn settle(&self, _: Duration) -> Result<bool> {

@@ -22,7 +22,7 @@ use bedplate_core::plan::{
     RunLength, Scaled, SiteKind, StorageKind, StoragePlan, Work, WorkloadPlan,
 };
 use bedplate_core::record::{TrialId, VolumeFacts};
-use bedplate_core::seam::{Server, Session, Volume, VolumeLocation};
+use bedplate_core::seam::{Room, Server, Session, Volume, VolumeLocation};
 use tempfile::TempDir;
 
 /// A plain directory.
@@ -40,6 +40,10 @@ impl Volume for Directory {
 
     fn devices(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    async fn room(&self) -> Option<Room> {
+        None
     }
 
     async fn settle(&self, _: Duration) -> Result<bool> {
