@@ -46,3 +46,25 @@ def test_the_spec_measures_what_was_published(name: str) -> None:
         )
         assert (storage["kind"], storage.get("layout", "single")) == of_label
     assert spec["workload"]["clients"] == published["clients"].unique().sort().to_list()
+
+
+@pytest.mark.parametrize(
+    ("name", "scales"), [("postgresql-on-zfs", [1, 1000]), ("postgresql-on-zfs-small", [1])]
+)
+def test_the_spec_of_zfs_measures_what_was_published(name: str, scales: list[int]) -> None:
+    spec = tomllib.loads((SPECS / f"{name}.toml").read_text())
+    published = bp.published("postgresql-on-zfs").filter(metric="tps", scale=1, clients=1)
+    rows = published.select("storage_label", "filesystem", "options").rows()
+    ours = [
+        (
+            storage["label"],
+            storage["kind"],
+            ";".join(f"{name}={value}" for name, value in storage.get("options", {}).items()),
+        )
+        for storage in spec["storage"]
+    ]
+    assert ours == [(label, kind, options or "") for label, kind, options in rows]
+    # One scale may stand for itself.
+    scale = spec["workload"]["scale"]
+    assert (scale if isinstance(scale, list) else [scale]) == scales
+    assert spec["workload"]["clients"] == [1, 100]

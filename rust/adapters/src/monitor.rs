@@ -1,5 +1,5 @@
 //! Readings of the machine, once a second while measuring: CPU time by state, memory that waits to be
-//! written, and what the volume's devices have done.
+//! written, how long tasks wait, and what the volume's devices have done.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// The most that the kernel gives of one message of its log.
 const KERNEL_RECORD_BYTES: usize = 8192;
 
-/// Reads `/proc/stat`, `/proc/meminfo` and `/sys/class/block`.
+/// Reads `/proc/stat`, `/proc/meminfo`, `/proc/pressure` and `/sys/class/block`.
 pub struct HostMonitor;
 
 impl Monitor for HostMonitor {
@@ -24,6 +24,11 @@ impl Monitor for HostMonitor {
         }
         if let Ok(meminfo) = fs::read_to_string("/proc/meminfo") {
             readings.extend(memory_readings(&meminfo));
+        }
+        for (resource, who, metric) in PRESSURES {
+            if let Ok(pressure) = fs::read_to_string(format!("/proc/pressure/{resource}")) {
+                readings.extend(pressure_reading(&pressure, who, metric));
+            }
         }
         readings
     }
@@ -97,6 +102,24 @@ fn device_counts(stat: &str) -> Option<DeviceCounts> {
     })
 }
 
+/// Resources, who waits for them, and the metrics that come of it. That all wait for a CPU means nothing
+/// of a whole machine.
+const PRESSURES: [(&str, &str, &str); 5] = [
+    ("cpu", "some", "host_pressure_cpu_some_share"),
+    ("io", "some", "host_pressure_io_some_share"),
+    ("io", "full", "host_pressure_io_full_share"),
+    ("memory", "some", "host_pressure_memory_some_share"),
+    ("memory", "full", "host_pressure_memory_full_share"),
+];
+
+/// Seconds since boot in which some tasks, or all that could run, waited for a resource (the kernel's
+/// Documentation/accounting/psi.rst): their growth per second is the share of the time.
+fn pressure_reading(pressure: &str, who: &str, metric: &'static str) -> Option<Reading> {
+    let line = pressure.lines().find_map(|line| line.strip_prefix(who))?;
+    let total_us: f64 = line.rsplit_once("total=")?.1.trim().parse().ok()?;
+    Some(Reading { metric, value: ReadingValue::Counter(total_us / 1e6) })
+}
+
 /// CPU seconds by state since boot, summed over all CPUs: their growth per second is the number of
 /// CPUs that were in that state.
 fn cpu_readings(stat: &str) -> Vec<Reading> {
@@ -165,6 +188,12 @@ mod tests {
             in_flight: 2,
         };
         assert_eq!(device_counts(stat), Some(counts));
+        let pressure = "some avg10=0.00 avg60=0.05 avg300=0.55 total=73204511\n\
+                        full avg10=0.00 avg60=0.02 avg300=0.40 total=51000000\n";
+        let of = |who, metric| pressure_reading(pressure, who, metric).map(|it| it.value);
+        assert_eq!(of("some", "x"), Some(ReadingValue::Counter(73.204_511)));
+        assert_eq!(of("full", "x"), Some(ReadingValue::Counter(51.0)));
+        assert_eq!(of("none", "x"), None);
         let record = "3,1234,5000000,-;I/O error, dev loop3, sector 8\n SUBSYSTEM=block\n";
         let text = "I/O error, dev loop3, sector 8".to_owned();
         assert_eq!(kernel_message(record, Duration::from_secs(5)), Some(text));

@@ -155,7 +155,11 @@ pub(super) fn storage(
                 mount_options: spec.mount_options.clone().unwrap_or_else(noatime),
             };
             check_free(context, &choice.path, volume.bytes())?;
-            check_device(&choice.path, &volume)?;
+            if volume.file_system == FileSystem::Btrfs {
+                let devices = (volume.devices, volume.device_bytes());
+                let least = ("mkfs.btrfs", sizing::BTRFS_DEVICE_BYTES_MIN);
+                check_device(&choice.path, size_bytes, devices, least)?;
+            }
             StorageKind::Loop(volume)
         }
         Making::Zfs(spec) => {
@@ -167,7 +171,8 @@ pub(super) fn storage(
                 options: spec.options.clone(),
             };
             check_free(context, &choice.path, volume.bytes())?;
-            check_zfs_device(&choice.path, &volume)?;
+            let devices = (volume.devices, volume.device_bytes());
+            check_device(&choice.path, size_bytes, devices, ("ZFS", sizing::ZFS_DEVICE_BYTES_MIN))?;
             StorageKind::Zfs(volume)
         }
     };
@@ -305,33 +310,21 @@ fn check_devices(path: &str, layouts: &[Layout], devices: Option<u32>) -> Result
     Ok(())
 }
 
-/// What ZFS refuses of a device.
-fn check_zfs_device(path: &str, volume: &ZfsVolume) -> Result<()> {
-    if volume.device_bytes() >= sizing::ZFS_DEVICE_BYTES_MIN {
+/// Refuses devices that are smaller than what makes the volume of them takes.
+fn check_device(
+    path: &str,
+    size_bytes: u64,
+    (devices, device_bytes): (u32, u64),
+    (maker, least_bytes): (&str, u64),
+) -> Result<()> {
+    if device_bytes >= least_bytes {
         return Ok(());
     }
     Err(Error::spec(format!(
-        "`{path}.size` is {}, which makes {} devices of {}, but ZFS refuses less than {}",
-        bytes_text(volume.size_bytes),
-        volume.devices,
-        bytes_text(volume.device_bytes()),
-        bytes_text(sizing::ZFS_DEVICE_BYTES_MIN)
-    )))
-}
-
-/// What mkfs refuses of a device.
-fn check_device(path: &str, volume: &LoopVolume) -> Result<()> {
-    if volume.file_system != FileSystem::Btrfs
-        || volume.device_bytes() >= sizing::BTRFS_DEVICE_BYTES_MIN
-    {
-        return Ok(());
-    }
-    Err(Error::spec(format!(
-        "`{path}.size` is {}, which makes {} devices of {}, but mkfs.btrfs refuses less than {}",
-        bytes_text(volume.size_bytes),
-        volume.devices,
-        bytes_text(volume.device_bytes()),
-        bytes_text(sizing::BTRFS_DEVICE_BYTES_MIN)
+        "`{path}.size` is {}, which makes {devices} devices of {}, but {maker} refuses less than {}",
+        bytes_text(size_bytes),
+        bytes_text(device_bytes),
+        bytes_text(least_bytes)
     )))
 }
 
