@@ -59,7 +59,7 @@ class State:
             self._trials = max(event["trials"], 1)
             self._estimated_s = event["estimated_s"]
         elif event["event"] == "phase_started":
-            if event["phase"] == "provision":
+            if event["phase"] == "volume":
                 self._trial_started = self._clock()
             self._cell, self._phase = event["cell"], event["phase"]
             self._phase_fraction = self._committed = None

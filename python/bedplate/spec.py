@@ -618,12 +618,16 @@ class Design(_Table):
     baseline
         Factor to level of the cells that the others are compared with, such as
         ``{"storage": "ext4"}``.
+    metrics
+        Whether machine, devices and server are read once a second while the load goes on. Default
+        true.
     """
 
     profile: Literal["smoke", "gate", "publish", "calibrate"] | None = None
     blocks: int | None = None
     seed: int | None = None
     baseline: Mapping[str, Scalar] | None = None
+    metrics: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,14 @@
 //! Readings of the machine, once a second while measuring: CPU time by state, memory that waits to be
-//! written, how long tasks wait, and what the volume's devices have done.
+//! written, how long tasks wait, what the volume's devices have done, and what the server's processes take.
 
 use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_core::sampler::{DeviceCounts, Monitor, Reading, ReadingValue};
+use bedplate_core::server_metrics::SERVER_CPU;
 use rustix::time::{ClockId, clock_gettime};
 
 /// The most that the kernel gives of one message of its log.
@@ -50,6 +51,21 @@ impl Monitor for HostMonitor {
         (!names.is_empty()).then_some(all)
     }
 
+    fn server(&self, process: u32) -> Vec<Reading> {
+        let counter = |metric, value| Reading { metric, value: ReadingValue::Counter(value) };
+        let mut readings = Vec::new();
+        readings.extend(family_cpu_s(process).map(|seconds| counter(SERVER_CPU, seconds)));
+        let Some(groups) = groups_of(process) else { return readings };
+        readings.extend(groups.memory_bytes().map(|bytes| Reading {
+            metric: "server_memory_bytes",
+            value: ReadingValue::Gauge(bytes),
+        }));
+        readings.extend(
+            groups.throttled_s().map(|seconds| counter("server_cpu_throttled_share", seconds)),
+        );
+        readings
+    }
+
     fn kernel_messages(&self, age: Duration) -> Vec<String> {
         let now = clock_gettime(ClockId::Monotonic);
         let now = Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32);
@@ -72,6 +88,111 @@ impl Monitor for HostMonitor {
             }
         }
     }
+}
+
+/// Ticks in a second of the CPU times that the kernel shows programs, whatever it uses inside.
+const TICKS_PER_S: f64 = 100.0;
+
+/// CPU time of a process and all its children, those that have ended included, in seconds. A child whose
+/// end falls between two looks would be counted twice or not at all, so it is looked again.
+fn family_cpu_s(process: u32) -> Option<f64> {
+    const LOOKS: u32 = 5;
+    for _ in 0..LOOKS {
+        let before = CpuTicks::of(process)?;
+        let list = format!("/proc/{process}/task/{process}/children");
+        let list = fs::read_to_string(list).ok()?;
+        let children = list.split_whitespace().filter_map(|child| child.parse().ok());
+        let living: Option<Vec<CpuTicks>> = children.map(CpuTicks::of).collect();
+        let after = CpuTicks::of(process)?;
+        if let Some(living) = living
+            && before.ended_children == after.ended_children
+        {
+            let living = living.iter().map(|child| child.own + child.ended_children).sum::<u64>();
+            return Some((after.own + after.ended_children + living) as f64 / TICKS_PER_S);
+        }
+    }
+    None
+}
+
+/// CPU time of a process by its `stat` (proc(5)), in ticks.
+struct CpuTicks {
+    own: u64,
+    ended_children: u64,
+}
+
+impl CpuTicks {
+    fn of(process: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        // The name, in parentheses, may hold anything; the fields after it begin with the third.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        Some(Self { own: field(14)? + field(15)?, ended_children: field(16)? + field(17)? })
+    }
+}
+
+/// The control groups of a container's process, as paths below `/sys/fs/cgroup`.
+struct Groups {
+    memory: PathBuf,
+    cpu: PathBuf,
+}
+
+/// Those of a process that is not in our own, which would say nothing of a server.
+fn groups_of(process: u32) -> Option<Groups> {
+    let of = |whose: &str| fs::read_to_string(format!("/proc/{whose}/cgroup")).ok();
+    let (theirs, ours) = (of(&process.to_string())?, of("self")?);
+    let (theirs, ours) = (group_paths(&theirs), group_paths(&ours));
+    let differs = theirs.memory != ours.memory && theirs.cpu != ours.cpu;
+    differs.then_some(theirs)
+}
+
+/// The lines of a `cgroup` file (cgroups(7)): `9:memory:/docker/…` of version 1, `0::/…` of version 2,
+/// which holds for what no version 1 line names.
+fn group_paths(text: &str) -> Groups {
+    let root = Path::new("/sys/fs/cgroup");
+    let path = |controller: &str| {
+        let mut unified = root.to_owned();
+        for line in text.lines() {
+            let mut parts = line.splitn(3, ':');
+            let (Some(_), Some(names), Some(path)) = (parts.next(), parts.next(), parts.next())
+            else {
+                continue;
+            };
+            let path = path.trim_start_matches('/');
+            if names.split(',').any(|name| name == controller) {
+                return root.join(controller).join(path);
+            }
+            if names.is_empty() {
+                unified = root.join(path);
+            }
+        }
+        unified
+    };
+    Groups { memory: path("memory"), cpu: path("cpu") }
+}
+
+impl Groups {
+    fn memory_bytes(&self) -> Option<f64> {
+        let names = ["memory.current", "memory.usage_in_bytes"];
+        let text = names.iter().find_map(|name| fs::read_to_string(self.memory.join(name)).ok())?;
+        text.trim().parse().ok()
+    }
+
+    /// Seconds in which its processes were held back by a limit of CPUs, summed over CPUs.
+    fn throttled_s(&self) -> Option<f64> {
+        throttled_s(&fs::read_to_string(self.cpu.join("cpu.stat")).ok()?)
+    }
+}
+
+/// Version 2 counts microseconds, version 1 nanoseconds.
+fn throttled_s(stat: &str) -> Option<f64> {
+    let value = |key: &str| {
+        stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<f64>().ok())
+    };
+    let microseconds = value("throttled_usec ").map(|value| value / 1e6);
+    microseconds.or_else(|| value("throttled_time ").map(|value| value / 1e9))
 }
 
 /// The text of a record of the kernel's log (the kernel's Documentation/ABI/testing/dev-kmsg), if it is
@@ -123,8 +244,6 @@ fn pressure_reading(pressure: &str, who: &str, metric: &'static str) -> Option<R
 /// CPU seconds by state since boot, summed over all CPUs: their growth per second is the number of
 /// CPUs that were in that state.
 fn cpu_readings(stat: &str) -> Vec<Reading> {
-    // The unit of these counts is fixed at 1/100 s for programs, whatever the kernel uses inside.
-    const TICKS_PER_S: f64 = 100.0;
     // Columns of the line `cpu`: user nice system idle iowait irq softirq steal (proc(5)).
     const METRICS: [(usize, &str); 5] = [
         (0, "host_cpu_user_cpus"),
@@ -199,6 +318,17 @@ mod tests {
         assert_eq!(kernel_message(record, Duration::from_secs(5)), Some(text));
         assert_eq!(kernel_message(record, Duration::from_secs(6)), None);
         assert_eq!(kernel_message("6,1,9000000,-;mounted", Duration::ZERO), None);
+        // A process whose name was made to look like fields.
+        let stat = "7 (a) R 1) S 1 7 7 0 -1 4194560 9 8 0 0 150 50 30 20 20 0 1 0 5 0 0";
+        let ticks = CpuTicks::parse(stat).unwrap();
+        assert_eq!((ticks.own, ticks.ended_children), (200, 50));
+        let groups = group_paths("9:memory:/docker/ab\n4:cpu,cpuacct:/docker/ab\n0::/x\n");
+        assert_eq!(groups.memory, Path::new("/sys/fs/cgroup/memory/docker/ab"));
+        assert_eq!(groups.cpu, Path::new("/sys/fs/cgroup/cpu/docker/ab"));
+        let groups = group_paths("0::/system.slice/docker-ab.scope\n");
+        assert_eq!(groups.memory, Path::new("/sys/fs/cgroup/system.slice/docker-ab.scope"));
+        assert_eq!(throttled_s("nr_throttled 3\nthrottled_usec 2500000\n"), Some(2.5));
+        assert_eq!(throttled_s("nr_throttled 3\nthrottled_time 2500000000\n"), Some(2.5));
         // A kernel that does not count flushes.
         assert_eq!(device_counts("1 2 3 4 5 6 7 8 9 10 11\n"), None);
         assert_eq!(HostMonitor.devices(&[]), None);

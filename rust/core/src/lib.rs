@@ -25,10 +25,12 @@ pub mod run;
 pub mod sampler;
 pub mod script;
 pub mod seam;
+pub mod server_metrics;
 pub mod sizing;
 pub mod slap;
 pub mod spec;
 mod trial;
+mod watch;
 pub mod workload;
 
 pub use error::{Error, ErrorKind, Result};

@@ -12,8 +12,8 @@ use crate::load::{Control, LoadDriver, ThreadEvent, ThreadJob};
 use crate::plan::{Cell, RunLength};
 use crate::record::{InstanceRecord, MetricSample, Phase, TrialRecord};
 use crate::run::Study;
-use crate::sampler::{DeviceCounts, Reading, Sampler};
 use crate::seam::{Endpoint, Event, RunSink};
+use crate::watch::Watch;
 
 /// The seed of a trial's random values: all cells of a block draw alike, each block anew.
 pub(crate) fn seed(study: &Study<'_>, record: &TrialRecord) -> u64 {
@@ -27,7 +27,7 @@ pub(crate) async fn measure(
     cell: &Cell,
     loads: Vec<Load>,
     endpoints: &[Endpoint],
-    devices: &[String],
+    mut watch: Watch<'_>,
     record: &mut TrialRecord,
     metrics: &mut Vec<MetricSample>,
     sink: &mut dyn RunSink,
@@ -56,11 +56,9 @@ pub(crate) async fn measure(
         .collect();
     drop(tell);
 
-    let mut sampler = Sampler::default();
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut zero = None;
-    let mut devices_before = None;
+    let mut zero: Option<Instant> = None;
     let mut connect = Duration::ZERO;
     let (mut measuring, mut measure_at) = (false, Instant::now());
     let mut interrupted = false;
@@ -72,9 +70,9 @@ pub(crate) async fn measure(
                 control.stop();
             }
             _ = ticks.tick(), if zero.is_some() => {
-                let at = zero.map_or(Duration::ZERO, |zero: Instant| zero.elapsed());
-                metrics.extend(sampler.samples(at, &readings(study, devices)));
+                metrics.extend(watch.tick());
             }
+            samples = watch.told(), if zero.is_some() => metrics.extend(samples),
             () = tokio::time::sleep_until(measure_at.into()), if zero.is_some() && !measuring => {
                 measuring = true;
                 phases.enter(record, cell, Phase::Measure);
@@ -103,12 +101,11 @@ pub(crate) async fn measure(
                     connect = connect_started.elapsed();
                     // Clients that could not connect make the trial void: it need not run.
                     if gatherer.refused().is_empty() {
+                        metrics.extend(watch.begin().await);
                         let now = Instant::now();
                         zero = Some(now);
                         measure_at = now + warmup;
                         ticks.reset();
-                        metrics.extend(sampler.samples(Duration::ZERO, &readings(study, devices)));
-                        devices_before = study.monitor.devices(devices);
                         control.start(now);
                     } else {
                         control.stop();
@@ -118,8 +115,8 @@ pub(crate) async fn measure(
         }
     }
     let connected_window = connect_started.elapsed();
-    if let Some((before, after)) = devices_before.zip(study.monitor.devices(devices)) {
-        record.devices.get_or_insert_default().add(before, after);
+    if zero.is_some() && !interrupted {
+        watch.end(record).await;
     }
     let joined = tokio::task::spawn_blocking(move || {
         threads.into_iter().all(|thread| thread.join().is_ok())
@@ -135,13 +132,6 @@ pub(crate) async fn measure(
             .hint("this is a defect of bedplate; please report it with the run directory"));
     }
     Ok(LoadReport { connect, connected_window, ..gatherer.finish() })
-}
-
-/// What the machine and the volume's devices show at this moment.
-fn readings(study: &Study<'_>, devices: &[String]) -> Vec<Reading> {
-    let mut readings = study.monitor.read();
-    readings.extend(study.monitor.devices(devices).into_iter().flat_map(DeviceCounts::readings));
-    readings
 }
 
 type ToldEvent = (usize, ThreadEvent);

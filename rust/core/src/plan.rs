@@ -15,7 +15,7 @@ use crate::sizing;
 use crate::slap::SlapPlan;
 
 /// Version of the plan's form; a stored plan of another version is refused.
-pub const PLAN_VERSION: u32 = 1;
+pub const PLAN_VERSION: u32 = 2;
 
 /// A fully resolved study.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -576,6 +576,8 @@ pub struct Design {
     pub baseline: BTreeMap<String, String>,
     /// For each block, the order of the cells (indices into `cells`).
     pub order: Vec<Vec<usize>>,
+    /// Whether machine, devices and server are read once a second while the load goes on.
+    pub metrics: bool,
 }
 
 /// Named sets of defaults for lengths and blocks.

@@ -32,8 +32,10 @@ impl TrialId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Making the volume and starting the server.
-    Provision,
+    /// Making the volume.
+    Volume,
+    /// Starting the server.
+    Server,
     /// Filling the database.
     Load,
     /// Checkpoint and an idle device.
@@ -44,7 +46,7 @@ pub enum Phase {
     Measure,
     /// Invariants, and what the server says.
     Verify,
-    /// Tearing down.
+    /// Stopping the server, and undoing all that was made.
     Teardown,
 }
 
@@ -205,7 +207,7 @@ pub struct TrialRecord {
     pub cell_label: String,
     /// Wall-clock start, RFC 3339 in UTC.
     pub started_at: String,
-    /// Seconds spent in each phase, in order.
+    /// Seconds spent in each phase, in order; what is undone after the trial is a second teardown.
     pub phase_s: Vec<(Phase, f64)>,
     /// Whether the numbers may be used.
     pub trust: Trust,
@@ -229,6 +231,8 @@ pub struct TrialRecord {
     /// What the volume's devices did from the start of the load until its end, iterations together;
     /// absent when they cannot be seen.
     pub devices: Option<DeviceWork>,
+    /// What the server did in that time by its own counts; absent when it was not asked.
+    pub server_work: Option<ServerWork>,
     /// Commits of the whole load that wrote something; absent when that is not known.
     pub writing_commits: Option<u64>,
     /// What flushes say of commits.
@@ -258,6 +262,35 @@ impl DeviceWork {
         self.read_bytes += after.read_bytes.saturating_sub(before.read_bytes);
         self.written_bytes += after.written_bytes.saturating_sub(before.written_bytes);
         self.flushes += after.flushes.saturating_sub(before.flushes);
+    }
+}
+
+/// What a server did, as far as it tells; of all its databases, but blocks of the load's alone where it
+/// keeps databases apart (PostgreSQL).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServerWork {
+    /// Bytes of write-ahead log (InnoDB: redo log) written.
+    pub wal_bytes: Option<u64>,
+    /// Blocks that were found in the server's own cache.
+    pub blocks_hit: Option<u64>,
+    /// Blocks that were not, and were read.
+    pub blocks_read: Option<u64>,
+    /// CPU time of all its processes in seconds.
+    pub cpu_s: Option<f64>,
+}
+
+impl ServerWork {
+    /// Adds what was done in another load; what either did not tell is not known of both.
+    pub(crate) fn add(&mut self, other: Self) {
+        fn sum<T: std::ops::Add<Output = T>>(one: Option<T>, other: Option<T>) -> Option<T> {
+            Some(one? + other?)
+        }
+        *self = Self {
+            wal_bytes: sum(self.wal_bytes, other.wal_bytes),
+            blocks_hit: sum(self.blocks_hit, other.blocks_hit),
+            blocks_read: sum(self.blocks_read, other.blocks_read),
+            cpu_s: sum(self.cpu_s, other.cpu_s),
+        };
     }
 }
 

@@ -20,7 +20,7 @@
 //! | `workload.instances` | 1 |
 //! | `workload.threads` | as many as clients, at most one for every two CPUs over all instances |
 //! | `workload.warmup`, `duration`; `design.blocks` | by profile: smoke 3 s, 10 s, 1; gate and calibrate 30 s, 90 s, 10; publish 300 s, 900 s, 10 |
-//! | `design.profile`, `seed` | `smoke`, 20 |
+//! | `design.profile`, `seed`, `metrics` | `smoke`, 20, `true` |
 
 mod cells;
 mod engine;
@@ -133,6 +133,7 @@ fn design(spec: &DesignSpec, cells: &Cells) -> Result<Design> {
         seed,
         baseline: spec.baseline.clone(),
         order: (0..u64::from(blocks)).map(order).collect(),
+        metrics: spec.metrics.unwrap_or(true),
     })
 }
 

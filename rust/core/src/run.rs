@@ -1,11 +1,12 @@
 //! The execution of a plan: trials in the order of the plan, each torn down whatever became of it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::load::LoadDriver;
 use crate::plan::{EnginePlan, Plan};
-use crate::record::{TrialId, TrialRecord, TrustLevel};
+use crate::record::{Phase, TrialId, TrialRecord, TrustLevel};
 use crate::sampler::Monitor;
 use crate::seam::{Cancel, Event, Observer, RunSink, Site};
 use crate::trial;
@@ -86,7 +87,9 @@ async fn one_trial(study: &Study<'_>, id: TrialId, sink: &mut dyn RunSink) -> Re
     );
     let (mut metrics, mut log) = (Vec::new(), String::new());
     let outcome = trial::run(study, cell, &mut record, &mut metrics, &mut log, sink).await;
+    let undoing = Instant::now();
     let torn_down = study.site.tear_down(&record.id).await;
+    record.phase_s.push((Phase::Teardown, undoing.elapsed().as_secs_f64()));
     if study.cancel.is_cancelled() {
         torn_down?;
         return Err(Error::interrupted());

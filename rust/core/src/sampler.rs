@@ -68,6 +68,10 @@ pub trait Monitor: Send + Sync {
     /// seen.
     fn devices(&self, names: &[String]) -> Option<DeviceCounts>;
 
+    /// What the machine shows of a server's processes, by the first of them; one reading that cannot
+    /// be had is left out.
+    fn server(&self, process: u32) -> Vec<Reading>;
+
     /// Warnings and worse that the kernel logged within the last `age`; none where its log is not open
     /// to this user.
     fn kernel_messages(&self, age: Duration) -> Vec<String>;

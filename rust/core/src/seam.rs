@@ -111,6 +111,9 @@ pub trait Server: Send + Sync {
     /// Opens a session for set-up and checks at one of its endpoints.
     async fn session(&self, endpoint: &Endpoint) -> Result<Box<dyn Session>>;
 
+    /// The number of its first process, the parent of the others, where this machine's kernel shows it.
+    async fn process(&self) -> Option<u32>;
+
     /// None while the server runs, otherwise how it ended.
     async fn ended(&self) -> Option<String>;
 

@@ -269,6 +269,8 @@ pub struct DesignSpec {
     pub seed: Option<u64>,
     /// Factor to level of the cells that the others are compared with.
     pub baseline: BTreeMap<String, String>,
+    /// Whether metrics are read while the load goes on.
+    pub metrics: Option<bool>,
 }
 
 const SITES: [(&str, SiteKind); 2] = [("local", SiteKind::Local), ("docker", SiteKind::Docker)];
@@ -422,7 +424,7 @@ const SLAP_TABLE_KEYS: [&str; 19] = [
 ];
 /// Those that are statements, which are no names of levels.
 const SLAP_TEXTS: [&str; 5] = ["create", "query", "pre_query", "post_query", "delimiter"];
-const DESIGN_KEYS: [&str; 4] = ["profile", "blocks", "seed", "baseline"];
+const DESIGN_KEYS: [&str; 5] = ["profile", "blocks", "seed", "baseline", "metrics"];
 
 impl Spec {
     /// Reads TOML.
@@ -852,6 +854,7 @@ fn read_design(field: &Field<'_>) -> Result<DesignSpec> {
         blocks: table.value("blocks", Field::integer)?,
         seed: table.value("seed", Field::integer)?,
         baseline,
+        metrics: table.value("metrics", Field::boolean)?,
     })
 }
 

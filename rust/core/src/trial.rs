@@ -19,6 +19,7 @@ use crate::record::{
 use crate::run::Study;
 use crate::seam::{RunSink, Server, Session, Volume};
 use crate::sizing::bytes_text;
+use crate::watch::Watch;
 use crate::workload;
 
 /// How long the device may take to become idle after loading.
@@ -41,8 +42,9 @@ pub(crate) async fn run(
 ) -> Result<()> {
     let started = Instant::now();
     let mut phases = Phases::new(study);
-    phases.enter(record, cell, Phase::Provision);
+    phases.enter(record, cell, Phase::Volume);
     let volume = study.cancel.guard(study.site.create_volume(&record.id, &cell.storage)).await?;
+    phases.enter(record, cell, Phase::Server);
     let server = study
         .cancel
         .guard(study.site.start_server(
@@ -130,7 +132,6 @@ async fn on_server(
     record.volume = cancel.guard(volume.facts()).await?;
     judge_provision(cell, record)?;
 
-    let devices = volume.devices();
     let iterations = match &cell.workload.work {
         Work::Slap(plan) => plan.iterations,
         Work::Tpcb(_) | Work::SimpleUpdate(_) | Work::SelectOnly(_) => 1,
@@ -151,9 +152,10 @@ async fn on_server(
             }
         });
         let loads = loads.collect::<Result<_>>()?;
+        let watch = Watch::new(study, cell, record, volume, server).await;
         let endpoints = server.instances();
         let report =
-            measure(study, cell, loads, endpoints, &devices, record, metrics, sink, phases).await?;
+            measure(study, cell, loads, endpoints, watch, record, metrics, sink, phases).await?;
 
         phases.enter(record, cell, Phase::Verify);
         judge_load(record, &report);
@@ -435,6 +437,7 @@ pub(crate) fn blank(id: TrialId, cell: &Cell, driver: String, started_at: String
         server: ServerFacts::default(),
         volume: VolumeFacts::default(),
         devices: None,
+        server_work: None,
         writing_commits: None,
         durability: Durability::Unknown,
         driver,

@@ -126,6 +126,16 @@ pub struct TrialRow {
     pub device_flushes: Option<u64>,
     pub device_written_bytes: Option<u64>,
     pub device_written_bytes_per_commit: Option<f64>,
+    pub device_flushes_per_commit: Option<f64>,
+    pub wal_bytes: Option<u64>,
+    pub wal_bytes_per_commit: Option<f64>,
+    pub cache_hit_ratio: Option<f64>,
+    pub server_cpu_us_per_transaction: Option<f64>,
+    pub volume_s: Option<f64>,
+    pub server_s: Option<f64>,
+    pub settle_s: Option<f64>,
+    pub verify_s: Option<f64>,
+    pub teardown_s: Option<f64>,
     pub image: Option<String>,
     pub started_at: String,
     pub error: Option<String>,
@@ -167,6 +177,12 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
     let setting = |name| record.server.settings.get(name).cloned();
     let fact = |name| record.volume.facts.get(name).cloned();
     let mount = record.server.data_mount.as_ref();
+    let work = record.server_work.unwrap_or_default();
+    let committed_all: u64 = record.instances.iter().map(|instance| instance.committed_all).sum();
+    let writing_commits = record.writing_commits.filter(|commits| usable && *commits > 0);
+    let per_commit = |amount: Option<u64>| {
+        amount.zip(writing_commits).map(|(amount, commits)| amount as f64 / commits as f64)
+    };
     Ok(TrialRow {
         run: run.run_id.clone(),
         trial: record.id.trial,
@@ -215,10 +231,26 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         writing_commits: record.writing_commits,
         device_flushes: record.devices.map(|devices| devices.flushes),
         device_written_bytes: record.devices.map(|devices| devices.written_bytes),
-        device_written_bytes_per_commit: record
-            .devices
-            .zip(record.writing_commits.filter(|commits| usable && *commits > 0))
-            .map(|(devices, commits)| devices.written_bytes as f64 / commits as f64),
+        device_written_bytes_per_commit: per_commit(
+            record.devices.map(|devices| devices.written_bytes),
+        ),
+        device_flushes_per_commit: per_commit(record.devices.map(|devices| devices.flushes)),
+        wal_bytes: work.wal_bytes,
+        wal_bytes_per_commit: per_commit(work.wal_bytes),
+        cache_hit_ratio: work
+            .blocks_hit
+            .zip(work.blocks_read)
+            .filter(|(hit, read)| usable && hit + read > 0)
+            .map(|(hit, read)| hit as f64 / (hit + read) as f64),
+        server_cpu_us_per_transaction: work
+            .cpu_s
+            .filter(|_| usable && committed_all > 0)
+            .map(|seconds| seconds * 1e6 / committed_all as f64),
+        volume_s: seconds_in(record, Phase::Volume),
+        server_s: seconds_in(record, Phase::Server),
+        settle_s: seconds_in(record, Phase::Settle),
+        verify_s: seconds_in(record, Phase::Verify),
+        teardown_s: seconds_in(record, Phase::Teardown),
         image: record.server.provenance.get("image").cloned(),
         started_at: record.started_at.clone(),
         error: record.error.clone(),
@@ -282,8 +314,10 @@ fn levels(cell: &Cell) -> BTreeMap<String, String> {
     levels
 }
 
+/// Seconds in a phase, in all iterations together; absent when it was not reached.
 fn seconds_in(record: &TrialRecord, phase: Phase) -> Option<f64> {
-    record.phase_s.iter().find(|(of, _)| *of == phase).map(|(_, seconds)| *seconds)
+    let of_phase = record.phase_s.iter().filter(|(of, _)| *of == phase);
+    of_phase.map(|(_, seconds)| *seconds).reduce(|sum, seconds| sum + seconds)
 }
 
 /// A trust level in one word.
@@ -298,7 +332,8 @@ pub fn trust_name(level: TrustLevel) -> &'static str {
 /// A phase in one word.
 pub fn phase_name(phase: Phase) -> &'static str {
     match phase {
-        Phase::Provision => "provision",
+        Phase::Volume => "volume",
+        Phase::Server => "server",
         Phase::Load => "load",
         Phase::Settle => "settle",
         Phase::Warmup => "warmup",

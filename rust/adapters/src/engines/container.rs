@@ -475,6 +475,13 @@ impl Server for ContainerServer {
         self.access.session_at(endpoint).await
     }
 
+    async fn process(&self) -> Option<u32> {
+        let pid = u32::try_from(self.state().await.ok()?.pid?).ok()?;
+        // The daemon may run on another kernel, where the number means another process.
+        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        groups.contains(&self.id).then_some(pid)
+    }
+
     async fn ended(&self) -> Option<String> {
         match self.state().await {
             Ok(state) => ending(&state),

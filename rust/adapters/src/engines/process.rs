@@ -451,6 +451,10 @@ impl Server for ProcessServer {
         self.access.session_at(endpoint).await
     }
 
+    async fn process(&self) -> Option<u32> {
+        self.pid.and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok())
+    }
+
     async fn ended(&self) -> Option<String> {
         self.ended.borrow().map(ending)
     }

@@ -184,6 +184,10 @@ impl Server for UrlServer {
         self.access.session_at(endpoint).await
     }
 
+    async fn process(&self) -> Option<u32> {
+        None
+    }
+
     async fn ended(&self) -> Option<String> {
         let Access { database, endpoint, tls, .. } = &self.access;
         database.find(endpoint, tls).await.err().map(|error| format!("is gone: {error}"))

@@ -206,6 +206,7 @@ fn design(plan: &Plan) -> Vec<(&'static str, String)> {
         ("blocks", plan.design.blocks.to_string()),
         ("seed", plan.design.seed.to_string()),
         ("baseline", assignments(&plan.design.baseline, "none")),
+        ("metrics", plan.design.metrics.to_string()),
     ]
 }
 
