@@ -7,7 +7,9 @@ from typing import Literal, TypeAlias, TypedDict, final
 __version__: str
 DEBUG_BUILD: bool
 
-Phase: TypeAlias = Literal["volume", "server", "load", "settle", "warmup", "measure", "verify", "teardown"]
+Phase: TypeAlias = Literal[
+    "volume", "probe", "server", "load", "settle", "warmup", "measure", "verify", "teardown"
+]
 Trust: TypeAlias = Literal["sound", "caveat", "void"]
 
 class RunStarted(TypedDict):

@@ -130,6 +130,12 @@ class Postgres(_Table):
     settings
         PostgreSQL's settings. ``fsync``, ``synchronous_commit`` and ``full_page_writes`` are on
         unless named here.
+    settings_profile
+        ``"stock"`` (default), or ``"fs-tuned"``, which adds settings that suit the storage.
+    block_size, wal_block_size
+        Sizes of a block of tables and of write-ahead log, such as ``"4kB"``, which are compiled in:
+        a container's image with them is built by ``bedplate images build``. Default: whatever the
+        server has.
     locale, encoding, checksums
         What ``initdb`` is told. Default ``"C"``, ``"UTF8"`` and no checksums.
     """
@@ -149,6 +155,9 @@ class Postgres(_Table):
     url: str | None = None
     transport: Literal["unix", "tcp"] | None = None
     settings: Mapping[str, Levels[Scalar]] | None = None
+    settings_profile: Levels[Literal["stock", "fs-tuned"]] | None = None
+    block_size: Levels[Size] | None = None
+    wal_block_size: Levels[Size] | None = None
     locale: str | None = None
     encoding: str | None = None
     checksums: bool | None = None
@@ -188,6 +197,8 @@ class MariaDb(_Table):
     settings
         MariaDB's system variables. ``innodb_flush_log_at_trx_commit`` is 1 and
         ``innodb_doublewrite`` is on unless named here.
+    settings_profile
+        ``"stock"`` (default), or ``"fs-tuned"``, which adds settings that suit the storage.
     tls
         ``"off"`` (default), ``"require"`` (encrypted, whoever the server is) or ``"verify"``.
     tls_ca
@@ -209,6 +220,7 @@ class MariaDb(_Table):
     url: str | None = None
     transport: Literal["unix", "tcp"] | None = None
     settings: Mapping[str, Levels[Scalar]] | None = None
+    settings_profile: Levels[Literal["stock", "fs-tuned"]] | None = None
     tls: Literal["off", "require", "verify"] | None = None
     tls_ca: Path | None = None
 
@@ -257,6 +269,8 @@ class _OnLoop(_Table):
     size: Size | None = None
     layout: Levels[Literal["single", "raid0", "raid1", "raid10"]] | None = None
     devices: int | None = None
+    scheduler: Levels[str] | None = None
+    read_ahead: Levels[Size] | None = None
     mkfs_options: Sequence[str] | None = None
     mount_options: Sequence[str] | None = None
     label: str | None = None
@@ -301,6 +315,10 @@ class Ext4(_OnLoop):
         the first; cells of the others are planned as not available.
     devices
         Number of loop devices. Default: as few as the layout takes.
+    scheduler
+        The kernel's scheduler of their requests. Default ``"none"``.
+    read_ahead
+        How far the kernel reads ahead, bytes or text such as ``"128KiB"``. Default: its own.
     mkfs_options
         Further arguments for ``mkfs.ext4``.
     mount_options
@@ -330,6 +348,10 @@ class Xfs(_OnLoop):
         the first; cells of the others are planned as not available.
     devices
         Number of loop devices. Default: as few as the layout takes.
+    scheduler
+        The kernel's scheduler of their requests. Default ``"none"``.
+    read_ahead
+        How far the kernel reads ahead, bytes or text such as ``"128KiB"``. Default: its own.
     mkfs_options
         Further arguments for ``mkfs.xfs``.
     mount_options
@@ -406,6 +428,10 @@ class Zfs(_Table):
         stripe of mirrors) or ``"raidz"``.
     devices
         Number of loop devices. Default: as few as the layout takes.
+    scheduler
+        The kernel's scheduler of their requests. Default ``"none"``.
+    read_ahead
+        How far the kernel reads ahead, bytes or text such as ``"128KiB"``. Default: its own.
     ashift
         Power of two of the pool's sector size, 9 to 16. Default: ZFS's own.
     label
@@ -424,6 +450,8 @@ class Zfs(_Table):
     size: Size | None = None
     layout: Levels[Literal["single", "raid0", "raid1", "raid10", "raidz"]] | None = None
     devices: int | None = None
+    scheduler: Levels[str] | None = None
+    read_ahead: Levels[Size] | None = None
     ashift: int | None = None
     label: str | None = None
 

@@ -160,7 +160,9 @@ def test_every_metric_is_documented() -> None:
     named = [
         name
         for source in sources
-        for name in re.findall(r'"((?:host|volume|server)_\w+)"', (ROOT / "rust" / source).read_text())
+        for name in re.findall(
+            r'"((?:host|volume|server)_\w+)"', (ROOT / "rust" / source).read_text()
+        )
     ]
     documented = ROW.findall(section("results.md", "### `metrics`").split("| `metric` |")[1])
     assert len(documented) == len(set(documented)) > 50

@@ -30,6 +30,7 @@ pub async fn capabilities(state_dir: &Path, work_dir: Option<&Path>) -> Capabili
         docker,
         docker_shares_kernel,
         loop_devices: loop_devices(),
+        schedulers: schedulers(),
         mkfs: FileSystem::ALL.map(|known| (known, mkfs(known))).into(),
         zfs: zfs().await,
         filesystems: filesystems(),
@@ -37,6 +38,13 @@ pub async fn capabilities(state_dir: &Path, work_dir: Option<&Path>) -> Capabili
         state_dir: state_dir.to_owned(),
         free_bytes: free_bytes(work_dir.unwrap_or(state_dir)).unwrap_or(0),
     }
+}
+
+/// Schedulers that the first loop device could have.
+fn schedulers() -> Vec<String> {
+    let text = fs::read_to_string("/sys/block/loop0/queue/scheduler").unwrap_or_default();
+    let bare = |word: &str| word.trim_matches(|c| c == '[' || c == ']').to_owned();
+    text.split_whitespace().map(bare).collect()
 }
 
 /// Where short-lived files and the ledger are kept when nobody says otherwise: `BEDPLATE_STATE_DIR`,
@@ -227,7 +235,7 @@ async fn engines() -> BTreeMap<EngineKind, EngineOffer> {
         let offer = EngineOffer {
             binaries: binaries(kind).await,
             pinned_images: pins.remove(&kind).unwrap_or_default(),
-            built_images: built.map(|image| image.tag().to_owned()).collect(),
+            built_images: built.map(Image::tag).collect(),
         };
         engines.insert(kind, offer);
     }

@@ -98,6 +98,7 @@ async fn image_check(offered: &Capabilities, image: Image) -> Check {
         Image::Postgres13 => "image postgres-13",
         Image::MariaDb105 => "image mariadb-10.3",
         Image::StorageHelper => "image storage-helper",
+        Image::PostgresPages(_) => "image with page sizes",
     };
     let verb = if image == Image::MariaDb105 { "get" } else { "build" };
     let remedy = format!("bedplate images {verb} {}", image.name());

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use bedplate_core::error::{Error, Result};
-use bedplate_core::plan::EngineKind;
+use bedplate_core::plan::{EngineKind, Pages};
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -24,6 +24,8 @@ const RECIPE_LABEL: &str = "bedplate.recipe";
 pub enum Image {
     /// PostgreSQL 13 from Debian's packages, with the contract of the official image.
     Postgres13,
+    /// PostgreSQL 13 from Debian's source package, with blocks of those sizes.
+    PostgresPages(Pages),
     /// MariaDB 10.5 from Debian's packages, with the contract of the official image. It is not
     /// MariaDB 10.3, and stands in for it only where a spec allows another version.
     MariaDb105,
@@ -45,16 +47,33 @@ pub struct BuiltImage {
 }
 
 impl Image {
-    /// All that can be made.
+    /// All that are made unless others are named: those that every study may need.
     pub const ALL: [Self; 3] = [Self::Postgres13, Self::MariaDb105, Self::StorageHelper];
 
     /// Its name on the command line.
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> String {
         match self {
-            Self::Postgres13 => "postgres",
-            Self::MariaDb105 => "mariadb",
-            Self::StorageHelper => "storage-helper",
+            Self::Postgres13 => "postgres".into(),
+            Self::PostgresPages(pages) => pages.image().replace("bedplate/postgres:13", "postgres"),
+            Self::MariaDb105 => "mariadb".into(),
+            Self::StorageHelper => "storage-helper".into(),
         }
+    }
+
+    /// One that can be made, by what `of` tells of it.
+    fn find(of: impl Fn(Self) -> String, wanted: &str) -> Option<Self> {
+        let sizes = || (0..=6).map(|power| 1024 << power);
+        let pages = sizes().flat_map(|block_size_bytes| {
+            sizes().map(move |wal_block_size_bytes| {
+                Self::PostgresPages(Pages { block_size_bytes, wal_block_size_bytes })
+            })
+        });
+        Self::ALL.into_iter().chain(pages).find(|image| of(*image) == wanted)
+    }
+
+    /// The image of that reference, if it can be made here.
+    pub(crate) fn of_tag(tag: &str) -> Option<Self> {
+        Self::find(Self::tag, tag)
     }
 
     /// The image of that name.
@@ -62,26 +81,28 @@ impl Image {
     /// # Errors
     /// When there is none; the error names all there are.
     pub fn from_name(name: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|image| image.name() == name).ok_or_else(|| {
-            let names: Vec<&str> = Self::ALL.map(Self::name).to_vec();
-            Error::spec(format!("there is no image `{name}`"))
-                .hint(format!("one of: {}", names.join(", ")))
+        Self::find(Self::name, name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            Error::spec(format!("there is no image `{name}`")).hint(format!(
+                "one of: {names}; or with sizes of blocks, such as postgres-block-4kB-wal-8kB"
+            ))
         })
     }
 
     /// The reference it gets.
-    pub fn tag(self) -> &'static str {
+    pub fn tag(self) -> String {
         match self {
-            Self::Postgres13 => "bedplate/postgres:13",
-            Self::MariaDb105 => "bedplate/mariadb:10.5",
-            Self::StorageHelper => docker::STORAGE_HELPER_IMAGE,
+            Self::Postgres13 => "bedplate/postgres:13".into(),
+            Self::PostgresPages(pages) => pages.image(),
+            Self::MariaDb105 => "bedplate/mariadb:10.5".into(),
+            Self::StorageHelper => docker::STORAGE_HELPER_IMAGE.into(),
         }
     }
 
     /// The kind of database that is in it.
     pub fn engine(self) -> Option<EngineKind> {
         match self {
-            Self::Postgres13 => Some(EngineKind::Postgres),
+            Self::Postgres13 | Self::PostgresPages(_) => Some(EngineKind::Postgres),
             Self::MariaDb105 => Some(EngineKind::MariaDb),
             Self::StorageHelper => None,
         }
@@ -92,7 +113,7 @@ impl Image {
         match self {
             Self::Postgres13 => "13",
             Self::MariaDb105 => "10.3",
-            Self::StorageHelper => "",
+            Self::PostgresPages(_) | Self::StorageHelper => "",
         }
     }
 
@@ -100,7 +121,7 @@ impl Image {
     pub(crate) fn official(self) -> Vec<String> {
         let pins = self.engine().and_then(|kind| pins().remove(&kind));
         let references = pins.and_then(|mut pins| pins.remove(self.stands_in_for()));
-        references.into_iter().flatten().filter(|reference| reference != self.tag()).collect()
+        references.into_iter().flatten().filter(|reference| *reference != self.tag()).collect()
     }
 
     /// What has to be said of it, where it is not what one may take it for.
@@ -110,7 +131,7 @@ impl Image {
                 "it is MariaDB 10.5, not 10.3: a spec that asks for 10.3 gets it only with \
                  `allow_other_version = true`",
             ),
-            Self::Postgres13 | Self::StorageHelper => None,
+            Self::Postgres13 | Self::PostgresPages(_) | Self::StorageHelper => None,
         }
     }
 
@@ -125,10 +146,23 @@ impl Image {
             Self::Postgres13 => {
                 files!("postgres": "build.sh", "Dockerfile", "docker-entrypoint.sh")
             }
+            Self::PostgresPages(_) => files!(
+                "postgres-pages": "build.sh", "Dockerfile", "compile.sh", "docker-entrypoint.sh"
+            ),
             Self::MariaDb105 => {
                 files!("mariadb": "build.sh", "Dockerfile", "docker-entrypoint.sh")
             }
             Self::StorageHelper => files!("storage-helper": "build.sh", "Dockerfile"),
+        }
+    }
+
+    /// What a recipe is told beyond where to and under what name.
+    fn sizes_kib(self) -> Vec<String> {
+        match self {
+            Self::PostgresPages(Pages { block_size_bytes, wal_block_size_bytes }) => {
+                [block_size_bytes, wal_block_size_bytes].map(|it| (it / 1024).to_string()).into()
+            }
+            Self::Postgres13 | Self::MariaDb105 | Self::StorageHelper => Vec::new(),
         }
     }
 
@@ -162,12 +196,15 @@ pub async fn is_current(image: Image) -> Result<bool> {
 /// The id of the image, if it was made from this program's recipe.
 async fn current(image: Image) -> Result<Option<String>> {
     let client = docker::client()?;
-    if !client.has_image(image.tag()).await? {
+    let tag = image.tag();
+    if !client.has_image(&tag).await? {
         return Ok(None);
     }
-    let inspected = client.docker().inspect_image(image.tag()).await.map_err(|error| {
-        Error::provision(format!("docker cannot inspect `{}`: {error}", image.tag()))
-    })?;
+    let inspected = client
+        .docker()
+        .inspect_image(&tag)
+        .await
+        .map_err(|error| Error::provision(format!("docker cannot inspect `{tag}`: {error}")))?;
     let hash = inspected
         .config
         .and_then(|config| config.labels)
@@ -183,7 +220,7 @@ async fn current(image: Image) -> Result<Option<String>> {
 pub async fn build(which: &[Image], progress: &(dyn Fn(&str) + Sync)) -> Result<Vec<BuiltImage>> {
     let mut done = Vec::new();
     for &image in which {
-        let tag = image.tag().to_owned();
+        let tag = image.tag();
         if let Some(id) = current(image).await? {
             progress(&format!("image {tag} is there already"));
             done.push(BuiltImage { image, tag, id, built_in: None });
@@ -195,7 +232,11 @@ pub async fn build(which: &[Image], progress: &(dyn Fn(&str) + Sync)) -> Result<
                     .hint(format!("apt-get install {package}"))
             })?;
         }
-        progress(&format!("building image {tag} from Debian's packages (a minute or two)"));
+        let long = match image {
+            Image::PostgresPages(_) => "source package (some minutes)",
+            _ => "packages (a minute or two)",
+        };
+        progress(&format!("building image {tag} from Debian's {long}"));
         let started = Instant::now();
         build_one(image).await?;
         let id = current(image).await?.ok_or_else(|| {
@@ -239,17 +280,19 @@ async fn build_one(image: Image) -> Result<()> {
     for (name, text) in image.recipe() {
         std::fs::write(recipe.join(name), text).map_err(unwritable)?;
     }
-    run_script(&recipe.join("build.sh"), &out, image.tag()).await?;
+    run_script(&recipe.join("build.sh"), &out, image).await?;
     label(image).await
 }
 
 /// Runs a recipe. Not through [`command`], which kills at once: what the script runs has mounts of its
 /// own to take down, and gets a Ctrl-C of the terminal itself.
-async fn run_script(script: &Path, out: &Path, tag: &str) -> Result<()> {
+async fn run_script(script: &Path, out: &Path, image: Image) -> Result<()> {
+    let tag = image.tag();
     let output = Command::new("bash")
         .arg(script)
         .arg(out)
-        .arg(tag)
+        .arg(&tag)
+        .args(image.sizes_kib())
         .stdin(Stdio::null())
         .output()
         .await
@@ -273,7 +316,7 @@ async fn label(image: Image) -> Result<()> {
     let failed =
         |error: std::io::Error| Error::provision(format!("`docker` cannot be run: {error}"));
     let mut child = Command::new("docker")
-        .args(["build", "--quiet", "--tag", image.tag()])
+        .args(["build", "--quiet", "--tag", &image.tag()])
         .arg(format!("--label={RECIPE_LABEL}={}", image.recipe_hash()))
         .arg("-")
         .env("DOCKER_BUILDKIT", "0")
@@ -305,15 +348,21 @@ mod tests {
         assert!(pins[&EngineKind::MariaDb].contains_key("10.3"));
         let built = Image::ALL.map(Image::tag);
         for image in pins.values().flat_map(BTreeMap::values).flatten() {
-            assert!(image.contains("@sha256:") || built.contains(&image.as_str()), "{image}");
+            assert!(image.contains("@sha256:") || built.contains(image), "{image}");
         }
     }
 
     #[test]
     fn an_unknown_image_is_refused() {
         assert_eq!(Image::from_name("postgres"), Ok(Image::Postgres13));
+        let pages = Pages { block_size_bytes: 4096, wal_block_size_bytes: 16384 };
+        let image = Image::PostgresPages(pages);
+        assert_eq!(Image::from_name("postgres-block-4kB-wal-16kB"), Ok(image));
+        assert_eq!(Image::of_tag("bedplate/postgres:13-block-4kB-wal-16kB"), Some(image));
+        assert_eq!(image.sizes_kib(), ["4", "16"]);
         let error = Image::from_name("mysql").unwrap_err();
-        assert_eq!(error.hint.as_deref(), Some("one of: postgres, mariadb, storage-helper"));
+        let hint = error.hint.unwrap();
+        assert!(hint.starts_with("one of: postgres, mariadb, storage-helper; "), "{hint}");
     }
 
     #[test]
@@ -321,9 +370,7 @@ mod tests {
         let official = Image::MariaDb105.official();
         assert!(official[0].starts_with("mariadb:10.3.39@sha256:"), "{official:?}");
         // It is no pin of 10.3: only a spec that allows another version gets it.
-        assert!(
-            !pins()[&EngineKind::MariaDb]["10.3"].contains(&Image::MariaDb105.tag().to_owned())
-        );
+        assert!(!pins()[&EngineKind::MariaDb]["10.3"].contains(&Image::MariaDb105.tag()));
         assert!(Image::MariaDb105.caution().unwrap().contains("not 10.3"));
         assert!(Image::Postgres13.official()[0].starts_with("postgres:13.23@sha256:"));
         assert_eq!(Image::StorageHelper.official(), [""; 0]);

@@ -324,7 +324,8 @@ async fn statements_of_all_protocols_are_read_to_their_end() {
         };
         assert_eq!(failure.sqlstate, "23000");
         assert_eq!(client.run(&point, &[1, 0]), Reply::Done);
-        // Nothing of a statement is left in the server.
+        // Nothing of a statement is left in the server, once it has read that it is closed.
+        assert_eq!(client.text("DO 1;"), Reply::Done);
         let open = root.query("SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'").await.unwrap()[0][1]
             .clone()
             .unwrap();

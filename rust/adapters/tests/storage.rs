@@ -12,7 +12,10 @@ use bedplate_adapters::docker::{DockerVolumes, STORAGE_HELPER_IMAGE};
 use bedplate_adapters::ledger::{Ledger, Resource, sweep};
 use bedplate_adapters::storage::LocalVolumes;
 use bedplate_core::error::{ErrorKind, Result};
-use bedplate_core::plan::{FileSystem, Layout, LoopVolume, StorageKind, StoragePlan, ZfsVolume};
+use bedplate_core::plan::{
+    Devices, FileSystem, Layout, LoopVolume, StorageKind, StoragePlan, ZfsVolume,
+};
+use bedplate_core::probe::Probe;
 use bedplate_core::record::{TrialId, VolumeFacts};
 use bedplate_core::seam::{Volume, VolumeLocation};
 use tempfile::TempDir;
@@ -95,10 +98,8 @@ fn storage(kind: &str, work_dir: &Path) -> StoragePlan {
     let volume = |file_system, size_bytes, block_size_bytes| {
         StorageKind::Loop(LoopVolume {
             file_system,
-            size_bytes,
+            devices: Devices::new(size_bytes, Layout::Single, 1),
             block_size_bytes,
-            layout: Layout::Single,
-            devices: 1,
             nodatacow: false,
             mkfs_options: Vec::new(),
             mount_options: vec!["noatime".to_owned()],
@@ -114,9 +115,7 @@ fn storage(kind: &str, work_dir: &Path) -> StoragePlan {
         "xfs" => volume(FileSystem::Xfs, 320 * MIB, 1024),
         "btrfs" => volume(FileSystem::Btrfs, 200 * MIB, 4096),
         "zfs" => StorageKind::Zfs(ZfsVolume {
-            size_bytes: 100 * MIB,
-            layout: Layout::Raid1,
-            devices: 2,
+            devices: Devices::new(100 * MIB, Layout::Raid1, 2),
             ashift: None,
             options: [("recordsize".to_owned(), "8k".to_owned())].into(),
         }),
@@ -283,6 +282,111 @@ conformance! {
     docker_btrfs_conforms: "docker" "btrfs",
 }
 
+/// Has the loop device of a volume lie, and gives what is then found on it.
+async fn caught(site: &str, lie: &str) -> (VolumeFacts, Probe) {
+    with_helper_image();
+    let scratch = Scratch::new();
+    let ledger = scratch.ledger();
+    let storage = storage("ext4", &scratch.work_dir());
+    let made = create(site, &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
+    let volume = made.unwrap();
+    let honest = volume.probe().await.unwrap().unwrap();
+    assert_eq!(honest.caveats(false), [""; 0], "{site}: {honest:?}");
+    assert!(honest.sync_us.p50 > 0.0 && honest.sync_us.p50 <= honest.sync_us.max);
+    let device = volume.devices().remove(0);
+    sh(&lie.replace("LOOP", &device));
+    let found = (volume.facts().await.unwrap(), volume.probe().await.unwrap().unwrap());
+    ledger.undo_all().await.unwrap();
+    assert_eq!(scratch.leftovers(), Vec::<String>::new());
+    // The kernel keeps what a device was told beyond its use: the next volume must not inherit it.
+    let again = create(site, &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
+    let facts = again.unwrap().facts().await.unwrap();
+    assert_eq!(facts.caveats, [""; 0], "{site}: {lie}");
+    ledger.undo_all().await.unwrap();
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loop_device_that_drops_flushes_is_caught() {
+    for site in ["local", "docker"] {
+        let lie = "echo 'write through' > /sys/block/LOOP/queue/write_cache";
+        let (facts, probe) = caught(site, lie).await;
+        assert!(facts.caveats[0].contains("flushes are dropped"), "{facts:?}");
+        assert!(probe.loses_flushes());
+        assert!(probe.caveats(false)[0].contains("the volume's device was flushed 0 times"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loop_device_without_direct_io_is_caught() {
+    for site in ["local", "docker"] {
+        let (facts, probe) = caught(site, "losetup --direct-io=off /dev/LOOP").await;
+        assert!(facts.caveats[0].contains("does not use direct I/O"), "{facts:?}");
+        assert!(!probe.loses_flushes());
+        let caveats = probe.caveats(false);
+        assert_eq!(caveats.len(), 1, "{site}: {probe:?}");
+        assert!(caveats[0].contains("a cache between answers"), "{probe:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sparse_image_and_an_overlay_are_caught() {
+    let scratch = Scratch::new();
+    let ledger = scratch.ledger();
+    let (id, work_dir) = (scratch.id(), scratch.work_dir());
+    let volume = create("local", &ledger, &id, &storage("ext4", &work_dir), &work_dir).await;
+    let volume = volume.unwrap();
+    let image = work_dir.join(id.resource_name()).join("volume0.img");
+    sh(&format!("fallocate --punch-hole -o 100MiB -l 50MiB {}", image.display()));
+    let facts = volume.facts().await.unwrap();
+    assert_eq!(facts.caveats, ["an image file is sparse: first writes allocate blocks"]);
+    ledger.undo_all().await.unwrap();
+
+    // What a container's own layer is: an overlay, here of two directories on a tmpfs.
+    let dir = scratch.dir.path().join("overlay");
+    let dir = dir.display();
+    sh(&format!(
+        "mkdir {dir} && mount -t tmpfs tmpfs {dir} && cd {dir} && mkdir l u w m && \
+         mount -t overlay -o lowerdir=l,upperdir=u,workdir=w overlay m"
+    ));
+    let place = scratch.dir.path().join("overlay/m");
+    let made = create("local", &ledger, &id, &storage("directory", &place), &work_dir).await;
+    let facts = made.unwrap().facts().await.unwrap();
+    ledger.undo_all().await.unwrap();
+    sh(&format!("umount {dir}/m; umount {dir}"));
+    assert_eq!(facts.caveats, ["the directory lies on overlay, a container's own layer"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn schedulers_and_read_ahead_are_set_and_read_back() {
+    with_helper_image();
+    for site in ["local", "docker"] {
+        let scratch = Scratch::new();
+        let ledger = scratch.ledger();
+        let mut storage = storage("ext4", &scratch.work_dir());
+        let StorageKind::Loop(volume) = &mut storage.kind else { unreachable!() };
+        volume.devices.scheduler = "mq-deadline".to_owned();
+        volume.devices.read_ahead_bytes = Some(64 << 10);
+        let made = create(site, &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
+        let volume = made.unwrap();
+        let facts = volume.facts().await.unwrap();
+        assert_eq!(facts.caveats, [""; 0]);
+        let device = volume.devices().remove(0);
+        let chosen = sh(&format!("cat /sys/block/{device}/queue/scheduler"));
+        assert!(chosen.contains("[mq-deadline]"), "{chosen}");
+        assert_eq!(fact(&facts, "loop_scheduler"), "mq-deadline");
+        let sectors = sh(&format!("blockdev --getra /dev/{device}"));
+        assert_eq!(sectors.trim().parse::<u64>().unwrap() * 512, 64 << 10);
+        assert_eq!(fact(&facts, "loop_read_ahead_bytes"), "65536");
+        // Somebody sets it back.
+        sh(&format!("blockdev --setra 256 /dev/{device}"));
+        let error = volume.facts().await.unwrap_err();
+        assert_eq!(error.message, "`storage.read_ahead` is 65536, but the loop device has 131072");
+        ledger.undo_all().await.unwrap();
+        assert_eq!(scratch.leftovers(), Vec::<String>::new());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn btrfs_puts_devices_together_and_writes_in_place_when_asked() {
     with_helper_image();
@@ -299,8 +403,8 @@ async fn btrfs_puts_devices_together_and_writes_in_place_when_asked() {
             let ledger = scratch.ledger();
             let mut storage = storage("btrfs", &scratch.work_dir());
             let StorageKind::Loop(volume) = &mut storage.kind else { unreachable!() };
-            (volume.layout, volume.devices, volume.nodatacow) = (layout, devices, nodatacow);
-            volume.size_bytes = 250 * MIB;
+            volume.devices = Devices::new(250 * MIB, layout, devices);
+            volume.nodatacow = nodatacow;
             let made = create(site, &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
             let volume = made.unwrap();
             let facts = volume.facts().await.unwrap();
@@ -356,9 +460,7 @@ async fn pools_are_put_together_as_asked_and_their_properties_read_back() {
         let ledger = scratch.ledger();
         let pairs = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let volume = ZfsVolume {
-            size_bytes: 160 * MIB,
-            layout,
-            devices,
+            devices: Devices::new(160 * MIB, layout, devices),
             ashift: Some(12),
             options: pairs.collect(),
         };
@@ -396,9 +498,7 @@ async fn a_property_that_zfs_does_not_have_is_an_error_and_is_undone() {
     let scratch = Scratch::new();
     let ledger = scratch.ledger();
     let volume = ZfsVolume {
-        size_bytes: 100 * MIB,
-        layout: Layout::Single,
-        devices: 1,
+        devices: Devices::new(100 * MIB, Layout::Single, 1),
         ashift: None,
         options: [("nosuchproperty".to_owned(), "on".to_owned())].into(),
     };
@@ -441,7 +541,7 @@ async fn block_sizes_and_mount_options_of_the_ext_family_are_read_back() {
             let ledger = scratch.ledger();
             let mut storage = storage(kind, &scratch.work_dir());
             let StorageKind::Loop(volume) = &mut storage.kind else { unreachable!() };
-            volume.size_bytes = 48 * MIB;
+            volume.devices.size_bytes = 48 * MIB;
             volume.block_size_bytes = block_size_bytes;
             volume.mount_options = vec![option.to_owned()];
             let made = create(site, &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
@@ -466,7 +566,7 @@ async fn a_size_beyond_the_free_space_makes_nothing() {
         let ledger = scratch.ledger();
         let mut storage = storage("ext4", &scratch.work_dir());
         let StorageKind::Loop(volume) = &mut storage.kind else { unreachable!() };
-        volume.size_bytes = 1 << 50;
+        volume.devices.size_bytes = 1 << 50;
         let made = create(site, &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
         let error = made.err().unwrap();
         assert_eq!(error.kind, ErrorKind::Provision);
@@ -485,7 +585,7 @@ async fn a_mount_option_that_is_none_is_an_error_and_is_undone() {
         let ledger = scratch.ledger();
         let mut storage = storage("ext4", &scratch.work_dir());
         let StorageKind::Loop(volume) = &mut storage.kind else { unreachable!() };
-        volume.size_bytes = 32 * MIB;
+        volume.devices.size_bytes = 32 * MIB;
         volume.mount_options = vec!["no_such_option".to_owned()];
         let made = create(site, &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
         let error = made.err().unwrap();

@@ -24,6 +24,8 @@ pub struct Capabilities {
     pub docker_shares_kernel: bool,
     /// Loop devices of this machine.
     pub loop_devices: Availability,
+    /// Schedulers of requests that the kernel offers for loop devices.
+    pub schedulers: Vec<String>,
     /// The mkfs of each file system on this machine.
     pub mkfs: BTreeMap<FileSystem, Availability>,
     /// What there is of ZFS.

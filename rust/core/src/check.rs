@@ -37,6 +37,40 @@ pub fn check_version(engine: &EnginePlan, live: &ServerFacts) -> Result<()> {
     ))
 }
 
+/// Checks the sizes that are compiled into the server.
+///
+/// # Errors
+/// When they are not those that were asked for.
+pub fn check_pages(engine: &EnginePlan, live: &ServerFacts) -> Result<()> {
+    let Some(pages) = engine.pages else { return Ok(()) };
+    for (name, asked) in
+        [("block_size", pages.block_size_bytes), ("wal_block_size", pages.wal_block_size_bytes)]
+    {
+        let found = live.settings.get(name).map_or("nothing", String::as_str);
+        if found != asked.to_string() {
+            return Err(Error::provision(format!(
+                "`engine.{name}` is {asked} bytes, but the live server has {found}"
+            ))
+            .hint("leave `image` and `bin_dir` out to have an image with that size"));
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of a page that the live server writes at once; absent where it does not tell.
+pub fn page_bytes(kind: EngineKind, live: &ServerFacts) -> Option<u64> {
+    let name = match kind {
+        EngineKind::Postgres => "block_size",
+        EngineKind::MariaDb => "innodb_page_size",
+    };
+    live.settings.get(name)?.parse().ok()
+}
+
+/// The settings that guard against pages written by half.
+pub fn guards_pages(name: &str) -> bool {
+    matches!(name, "full_page_writes" | "innodb_doublewrite")
+}
+
 /// Checks every declared setting against the live server.
 ///
 /// # Errors
@@ -284,7 +318,7 @@ mod tests {
 
     use super::*;
     use crate::plan::version_has_prefix;
-    use crate::plan::{Provision, TlsMode, TransportKind};
+    use crate::plan::{Pages, Provision, SettingsProfile, TlsMode, TransportKind};
 
     fn engine(version: &str, settings: &[(&str, &str)]) -> EnginePlan {
         engine_of(EngineKind::Postgres, version, settings)
@@ -300,6 +334,8 @@ mod tests {
             transport: TransportKind::Unix,
             settings: map(settings),
             tls: TlsMode::Off,
+            settings_profile: SettingsProfile::Stock,
+            pages: None,
             tls_ca: None,
             initdb: None,
         }
@@ -428,6 +464,21 @@ mod tests {
         assert_eq!(
             error.message,
             "`engine.settings.innodb-doublewrite` is declared as `1`, but the live server has `OFF`"
+        );
+    }
+
+    #[test]
+    fn page_sizes_are_those_of_the_live_server() {
+        let mut engine = engine("13", &[]);
+        let live = live("13.23", &[("block_size", "4096"), ("wal_block_size", "8192")]);
+        assert_eq!(check_pages(&engine, &live), Ok(()));
+        engine.pages = Some(Pages { block_size_bytes: 4096, wal_block_size_bytes: 8192 });
+        assert_eq!(check_pages(&engine, &live), Ok(()));
+        engine.pages = Some(Pages { block_size_bytes: 1024, wal_block_size_bytes: 8192 });
+        let error = check_pages(&engine, &live).unwrap_err();
+        assert_eq!(
+            error.message,
+            "`engine.block_size` is 1024 bytes, but the live server has 4096"
         );
     }
 

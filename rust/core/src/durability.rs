@@ -42,7 +42,8 @@ impl Durability {
     }
 
     /// The verdict on `commits` commits that wrote something, by `clients` clients, while the device
-    /// completed `flushes` flushes; `facts` are those of the volume.
+    /// completed `flushes` flushes. `loses_flushes` is what a probe of the volume
+    /// found before, `facts` are what is known of it.
     ///
     /// Flushes prove that data left this machine's memory, or a guest's; what lies below can still
     /// lie.
@@ -50,14 +51,18 @@ impl Durability {
         commits: Option<u64>,
         clients: u64,
         flushes: Option<u64>,
+        loses_flushes: bool,
         facts: &BTreeMap<String, String>,
     ) -> Self {
         let fact = |key: &str| facts.get(key).map(String::as_str);
         let in_memory = |key| matches!(fact(key), Some("tmpfs" | "ramfs"));
         let drops_flushes = fact("loop_write_cache").is_some_and(|cache| cache != "write back");
-        if in_memory("fs_type") || in_memory("backing_fs_type") || drops_flushes {
+        if in_memory("fs_type") || in_memory("backing_fs_type") || drops_flushes || loses_flushes {
             return Self::NotDurable;
         }
+        // A disk that says it has no volatile cache is sent no flushes: there is nothing to count.
+        let cacheless = fact("device_write_cache") == Some("write through");
+        let flushes = flushes.filter(|_| !cacheless);
         let (Some(commits @ 1..), Some(flushes)) = (commits, flushes) else {
             return Self::Unknown;
         };
@@ -82,7 +87,7 @@ mod tests {
     fn counts_tell_what_rates_do_not() {
         let nothing = BTreeMap::new();
         let verdict = |commits, clients, flushes| {
-            Durability::of(Some(commits), clients, Some(flushes), &nothing)
+            Durability::of(Some(commits), clients, Some(flushes), false, &nothing)
         };
         // on, on
         assert_eq!(verdict(11_758, 1, 11_766), Durability::Durable);
@@ -100,16 +105,21 @@ mod tests {
     fn what_was_not_counted_is_unknown_unless_the_volume_tells() {
         let facts = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
         let honest = facts("loop_write_cache", "write back");
-        assert_eq!(Durability::of(Some(10), 1, None, &honest), Durability::Unknown);
-        assert_eq!(Durability::of(None, 1, Some(10), &honest), Durability::Unknown);
-        assert_eq!(Durability::of(Some(0), 1, Some(10), &honest), Durability::Unknown);
+        assert_eq!(Durability::of(Some(10), 1, None, false, &honest), Durability::Unknown);
+        assert_eq!(Durability::of(None, 1, Some(10), false, &honest), Durability::Unknown);
+        assert_eq!(Durability::of(Some(0), 1, Some(10), false, &honest), Durability::Unknown);
         for (key, value) in [
             ("fs_type", "tmpfs"),
             ("backing_fs_type", "ramfs"),
             ("loop_write_cache", "write through"),
         ] {
-            let verdict = Durability::of(Some(10), 1, Some(10), &facts(key, value));
+            let verdict = Durability::of(Some(10), 1, Some(10), false, &facts(key, value));
             assert_eq!(verdict, Durability::NotDurable, "{key}");
         }
+        let lost = Durability::of(Some(10), 1, Some(10), true, &honest);
+        assert_eq!(lost, Durability::NotDurable);
+        // A disk without a volatile cache is sent no flushes.
+        let cacheless = facts("device_write_cache", "write through");
+        assert_eq!(Durability::of(Some(10), 1, Some(0), false, &cacheless), Durability::Unknown);
     }
 }

@@ -18,6 +18,7 @@ mod jobs;
 pub mod load;
 mod measure;
 pub mod plan;
+pub mod probe;
 pub mod record;
 pub mod resolve;
 pub mod rng;

@@ -105,6 +105,10 @@ pub struct EnginePlan {
     pub transport: TransportKind,
     /// Settings given to the server and read back from it, the durability settings always among them.
     pub settings: BTreeMap<String, String>,
+    /// Where settings that the spec does not state come from.
+    pub settings_profile: SettingsProfile,
+    /// Sizes that are compiled into the server; absent where any will do.
+    pub pages: Option<Pages>,
     /// Whether and how connections are encrypted.
     pub tls: TlsMode,
     /// File, in PEM, with the certificates of the authorities that `verify` trusts; absent in the
@@ -113,6 +117,47 @@ pub struct EnginePlan {
     /// How the cluster is initialised; absent where there is nothing to choose (MariaDB, or a server
     /// that exists already).
     pub initdb: Option<Initdb>,
+}
+
+/// Named sets of settings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SettingsProfile {
+    /// The engine's own defaults.
+    #[default]
+    Stock,
+    /// What suits the file system.
+    FsTuned,
+}
+
+impl SettingsProfile {
+    /// The word in specs, plans and tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::FsTuned => "fs-tuned",
+        }
+    }
+}
+
+/// Sizes that PostgreSQL is compiled with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pages {
+    /// Bytes of a block of tables and indexes.
+    pub block_size_bytes: u32,
+    /// Bytes of a block of write-ahead log.
+    pub wal_block_size_bytes: u32,
+}
+
+impl Pages {
+    /// The reference of the image that `bedplate images build` makes of them.
+    pub fn image(self) -> String {
+        let Self { block_size_bytes, wal_block_size_bytes } = self;
+        let kib = |bytes: u32| bytes / 1024;
+        let (block, wal) = (kib(block_size_bytes), kib(wal_block_size_bytes));
+        format!("bedplate/postgres:13-block-{block}kB-wal-{wal}kB")
+    }
 }
 
 /// Kinds of database engine.
@@ -244,14 +289,10 @@ pub enum StorageKind {
 pub struct LoopVolume {
     /// The file system.
     pub file_system: FileSystem,
-    /// Size of the volume in bytes: what a database can fill, but for what the file system takes.
-    pub size_bytes: u64,
+    /// What it lies on.
+    pub devices: Devices,
     /// Block size of the file system in bytes.
     pub block_size_bytes: u32,
-    /// How the devices are put together.
-    pub layout: Layout,
-    /// Number of loop devices.
-    pub devices: u32,
     /// Whether files are written in place, by an attribute of the empty volume (btrfs alone).
     pub nodatacow: bool,
     /// Further arguments for mkfs, after our own.
@@ -264,39 +305,84 @@ pub struct LoopVolume {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZfsVolume {
-    /// Size of the volume in bytes.
-    pub size_bytes: u64,
-    /// How the devices are put together.
-    pub layout: Layout,
-    /// Number of loop devices.
-    pub devices: u32,
+    /// What it lies on.
+    pub devices: Devices,
     /// Power of two of the pool's sector size; ZFS's own when absent.
     pub ashift: Option<u32>,
     /// Properties of the dataset.
     pub options: BTreeMap<String, String>,
 }
 
-impl LoopVolume {
-    /// Size of each device in bytes.
-    pub fn device_bytes(&self) -> u64 {
-        self.layout.device_bytes(self.devices, self.size_bytes)
+/// The block devices of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Devices {
+    /// Size of the volume in bytes: what a database can fill, but for what the file system takes.
+    pub size_bytes: u64,
+    /// How they are put together.
+    pub layout: Layout,
+    /// How many there are.
+    pub count: u32,
+    /// The kernel's scheduler of requests to each, `none` by default.
+    pub scheduler: String,
+    /// How far the kernel reads ahead on each in bytes; absent means the kernel's own choice.
+    pub read_ahead_bytes: Option<u64>,
+}
+
+impl Devices {
+    /// Devices without a scheduler, with the kernel's own read-ahead.
+    pub fn new(size_bytes: u64, layout: Layout, count: u32) -> Self {
+        Self { size_bytes, layout, count, scheduler: "none".to_owned(), read_ahead_bytes: None }
     }
 
-    /// Size of all devices in bytes.
+    /// Size of each in bytes.
+    pub fn each_bytes(&self) -> u64 {
+        self.layout.device_bytes(self.count, self.size_bytes)
+    }
+
+    /// Size of all in bytes.
     pub fn bytes(&self) -> u64 {
-        self.device_bytes().saturating_mul(u64::from(self.devices))
+        self.each_bytes().saturating_mul(u64::from(self.count))
     }
 }
 
-impl ZfsVolume {
-    /// Size of each device in bytes.
-    pub fn device_bytes(&self) -> u64 {
-        self.layout.device_bytes(self.devices, self.size_bytes)
+impl StorageKind {
+    /// The block devices that are made for it.
+    pub fn devices(&self) -> Option<&Devices> {
+        match self {
+            Self::Loop(volume) => Some(&volume.devices),
+            Self::Zfs(volume) => Some(&volume.devices),
+            Self::Directory { .. } | Self::Tmpfs { .. } | Self::Existing => None,
+        }
     }
 
-    /// Size of all devices in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.device_bytes().saturating_mul(u64::from(self.devices))
+    /// Whether what is overwritten goes to a new place: there is nothing to gain then from a log's
+    /// files that are there already.
+    pub fn copies_on_write(&self) -> bool {
+        match self {
+            Self::Zfs(_) => true,
+            Self::Loop(volume) => match volume.file_system {
+                FileSystem::Btrfs => {
+                    let stated = volume.mount_options.iter().any(|option| option == "nodatacow");
+                    !volume.nodatacow && !stated
+                }
+                FileSystem::F2fs | FileSystem::Nilfs2 => true,
+                FileSystem::Ext2 | FileSystem::Ext3 | FileSystem::Ext4 | FileSystem::Xfs => false,
+            },
+            Self::Directory { .. } | Self::Tmpfs { .. } | Self::Existing => false,
+        }
+    }
+
+    /// Whether a page of a database is either written whole or not at all, whatever happens: ZFS
+    /// replaces whole records, so it is if a page does not take more than one.
+    pub fn writes_whole(&self, page_bytes: u64) -> bool {
+        const RECORD_BYTES: u64 = 128 << 10;
+        let Self::Zfs(volume) = self else { return false };
+        let record_bytes = match volume.options.get("recordsize") {
+            Some(text) => zfs_bytes(text),
+            None => Some(RECORD_BYTES),
+        };
+        record_bytes.is_some_and(|bytes| bytes >= page_bytes)
     }
 }
 
@@ -664,22 +750,16 @@ impl Cell {
     /// exists already needs is all in its own storage.
     pub fn disk_bytes(&self) -> u64 {
         match &self.storage.kind {
-            StorageKind::Loop(volume) => volume.bytes(),
-            StorageKind::Zfs(volume) => volume.bytes(),
             StorageKind::Directory { .. } => {
                 sizing::needed_bytes(&self.workload, &self.engine.settings)
             }
-            StorageKind::Tmpfs { .. } | StorageKind::Existing => 0,
+            kind => kind.devices().map_or(0, Devices::bytes),
         }
     }
 
     /// Seconds that a trial of this cell takes, all phases together.
     pub fn estimated_s(&self) -> f64 {
-        let image_bytes = match &self.storage.kind {
-            StorageKind::Loop(volume) => volume.bytes(),
-            StorageKind::Zfs(volume) => volume.bytes(),
-            _ => 0,
-        };
+        let image_bytes = self.storage.kind.devices().map_or(0, Devices::bytes);
         let measured_s = match self.workload.length {
             RunLength::DurationS(seconds) => seconds,
             RunLength::Queries => self.workload.queries_in_all() as f64 / QUERIES_PER_SECOND,
@@ -703,6 +783,19 @@ impl EnginePlan {
     pub fn is_version(&self, actual: &str) -> bool {
         version_has_prefix(actual, &self.version)
     }
+}
+
+/// A size as ZFS takes it: a number with one of its suffixes, `8K`, or without.
+fn zfs_bytes(text: &str) -> Option<u64> {
+    let lower = text.trim().to_ascii_lowercase();
+    let digits = lower.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match &lower[digits.len()..] {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        _ => return None,
+    };
+    Some(digits.parse::<u64>().ok()? << shift)
 }
 
 /// Whether `version` starts with `prefix` in whole components; what follows a space is ignored.

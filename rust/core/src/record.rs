@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::durability::Durability;
+use crate::probe::Probe;
 use crate::sampler::DeviceCounts;
 
 /// One measured execution of one cell.
@@ -34,6 +35,8 @@ impl TrialId {
 pub enum Phase {
     /// Making the volume.
     Volume,
+    /// Measuring what it takes to write to it and to read from it.
+    Probe,
     /// Starting the server.
     Server,
     /// Filling the database.
@@ -224,10 +227,16 @@ pub struct TrialRecord {
     pub connected_windows_s: Vec<f64>,
     /// Size of the database after loading in bytes, of all instances together.
     pub database_bytes: u64,
+    /// What files take on the volume after loading, as its file system counts it, in bytes; absent where
+    /// that cannot be seen.
+    pub volume_used_bytes: Option<u64>,
     /// What the server says of itself.
     pub server: ServerFacts,
     /// What is known of the volume.
     pub volume: VolumeFacts,
+    /// What writing to it and reading from it took, before anything was there; absent for the storage of
+    /// a server that exists already.
+    pub probe: Option<Probe>,
     /// What the volume's devices did from the start of the load until its end, iterations together;
     /// absent when they cannot be seen.
     pub devices: Option<DeviceWork>,

@@ -9,12 +9,15 @@
 //! | `engine.shm_size` | 256 MiB |
 //! | `engine.transport` | `unix`; for provision `url`, what the URL says |
 //! | `engine.settings` | those of [`crate::check::durability`] are safe |
+//! | `engine.settings_profile` | `stock`; `fs-tuned` adds what suits the storage, as `docs/spec.md` lists it |
+//! | `engine.block_size`, `wal_block_size` | as the image or the binaries have them; 8 kB when only the other is given |
 //! | `engine.tls` | `off` |
 //! | `engine.locale`, `encoding`, `checksums` | PostgreSQL: `C`, `UTF8`, `false` |
 //! | `storage.label` | the kind |
 //! | `storage.size` | see [`crate::sizing`]; equal for all cells of one scale |
 //! | `storage.path` | the work directory |
 //! | `storage.block_size`, `mount_options` | 4096, `noatime` |
+//! | `storage.scheduler`, `read_ahead` | `none`, the kernel's own |
 //! | `storage.layout` | `single`; its devices are as few as a layout takes, but 3 for `raidz` |
 //! | `workload.kind`, `scale`, `clients`, `protocol` | `tpcb`, 1, 1, `simple` |
 //! | `workload.instances` | 1 |

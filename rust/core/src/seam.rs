@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 
 use crate::error::{Error, Result};
 use crate::plan::{EnginePlan, Plan, StoragePlan};
+use crate::probe::Probe;
 use crate::record::{
     Environment, Interval, MetricSample, Phase, ServerFacts, TrialId, TrialRecord, VolumeFacts,
 };
@@ -62,6 +63,10 @@ pub trait Volume: Send + Sync {
     /// How much room there is; absent when that cannot be seen.
     async fn room(&self) -> Option<Room>;
 
+    /// Measures what a write and a reading take, on the volume as a server would see it; none where
+    /// there is nothing of ours to write to.
+    async fn probe(&self) -> Result<Option<Probe>>;
+
     /// Waits until the device under the volume is idle (or `at_most` has passed: then it returns
     /// false).
     async fn settle(&self, at_most: std::time::Duration) -> Result<bool>;
@@ -72,6 +77,8 @@ pub trait Volume: Send + Sync {
 pub struct Room {
     /// Size of its file system in bytes.
     pub bytes: u64,
+    /// What files take, as the file system counts it, in bytes.
+    pub used_bytes: u64,
     /// What is free for others than root, in bytes.
     pub free_bytes: u64,
 }

@@ -88,8 +88,9 @@ const MARIADB: &[Count] = &[
     counter("INNODB_OS_LOG_WRITTEN", WAL_BYTES),
     counter("INNODB_BUFFER_POOL_READS", BLOCKS_READ),
     counter("INNODB_BUFFER_POOL_READ_REQUESTS", BLOCKS_HIT),
-    counter("HANDLER_COMMIT", "server_commits_per_s"),
-    counter("HANDLER_ROLLBACK", "server_rollbacks_per_s"),
+    counter("COM_COMMIT", "server_commits_per_s"),
+    counter("COM_ROLLBACK", "server_rollbacks_per_s"),
+    counter("HANDLER_COMMIT", "server_engine_commits_per_s"),
     counter("INNODB_OS_LOG_FSYNCS", "server_wal_fsyncs_per_s"),
     counter("INNODB_DATA_FSYNCS", "server_fsyncs_per_s"),
     counter("INNODB_LOG_WAITS", "server_waits_for_wal_buffer_per_s"),
@@ -119,11 +120,11 @@ fn postgres_query(version: &str) -> (String, impl Iterator<Item = &'static Count
     let columns: Vec<&str> = counts().map(|count| count.of).collect();
     let sql = format!(
         "select {} from {from}, pg_stat_database d, \
-         (select count(*) filter (where state = 'active') active, \
-         count(*) filter (where state = 'active' and wait_event_type = 'Lock') lock, \
-         count(*) filter (where state = 'active' and wait_event_type = 'LWLock') lwlock, \
-         count(*) filter (where state = 'active' and wait_event_type = 'IO') io \
-         from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()) a \
+         (select count(*) as active, \
+         count(*) filter (where wait_event_type = 'Lock') as lock, \
+         count(*) filter (where wait_event_type = 'LWLock') as lwlock, \
+         count(*) filter (where wait_event_type = 'IO') as io \
+         from pg_stat_activity where state = 'active' and datname = current_database() and pid <> pg_backend_pid()) a \
          where d.datname = current_database()",
         columns.join(", ")
     );
@@ -152,7 +153,10 @@ pub(crate) async fn read(
         EngineKind::Postgres => {
             let (sql, counts) = postgres_query(version);
             let row = session.query(&sql).await?.pop().unwrap_or_default();
-            Ok(counts.zip(&row).filter_map(|(count, text)| count.reading(text.as_deref())).collect())
+            Ok(counts
+                .zip(&row)
+                .filter_map(|(count, text)| count.reading(text.as_deref()))
+                .collect())
         }
         EngineKind::MariaDb => {
             let names: Vec<String> =
@@ -237,7 +241,10 @@ mod tests {
     use super::*;
 
     fn rows(pairs: &[(&str, &str)]) -> Vec<Vec<Option<String>>> {
-        pairs.iter().map(|(name, value)| vec![Some((*name).into()), Some((*value).into())]).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| vec![Some((*name).into()), Some((*value).into())])
+            .collect()
     }
 
     #[test]

@@ -33,9 +33,10 @@ use tree::{Field, Node, Table};
 
 use crate::error::{Error, Result};
 use crate::plan::{
-    EngineKind, FileSystem, Layout, Profile, QueryProtocol, SiteKind, TlsMode, TransportKind,
-    WorkloadKind,
+    EngineKind, FileSystem, Layout, Profile, QueryProtocol, SettingsProfile, SiteKind, TlsMode,
+    TransportKind, WorkloadKind,
 };
+use crate::sizing::setting_bytes;
 use crate::slap::{self, Custom, KeyKind, LoadType, Queries, SlapPlan};
 
 /// A study as it was written.
@@ -86,6 +87,12 @@ pub struct EngineSpec {
     pub transport: Option<TransportKind>,
     /// Settings, each with its levels.
     pub settings: BTreeMap<String, Vec<String>>,
+    /// Where settings that are not stated come from.
+    pub settings_profile: Vec<SettingsProfile>,
+    /// PostgreSQL: sizes of a block in bytes.
+    pub block_size_bytes: Vec<u32>,
+    /// PostgreSQL: sizes of a block of write-ahead log in bytes.
+    pub wal_block_size_bytes: Vec<u32>,
     /// Whether and how connections are encrypted.
     pub tls: Option<TlsMode>,
     /// File with the certificates of the authorities that `verify` trusts.
@@ -114,6 +121,9 @@ impl Default for EngineSpec {
             url: None,
             transport: None,
             settings: BTreeMap::new(),
+            settings_profile: Vec::new(),
+            block_size_bytes: Vec::new(),
+            wal_block_size_bytes: Vec::new(),
             tls: None,
             tls_ca: None,
             locale: None,
@@ -185,17 +195,28 @@ impl StorageSpecKind {
     }
 }
 
+/// Block devices as they were written.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DevicesSpec {
+    /// Size of the volume in bytes.
+    pub size_bytes: Option<u64>,
+    /// How they are put together.
+    pub layout: Vec<Layout>,
+    /// How many there are.
+    pub count: Option<u32>,
+    /// Schedulers of the kernel.
+    pub scheduler: Vec<String>,
+    /// How far the kernel reads ahead in bytes.
+    pub read_ahead_bytes: Vec<u64>,
+}
+
 /// A file system on loop devices as it was written.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LoopSpec {
-    /// Size of the volume in bytes.
-    pub size_bytes: Option<u64>,
+    /// What it lies on.
+    pub devices: DevicesSpec,
     /// Block sizes in bytes.
     pub block_size_bytes: Vec<u32>,
-    /// How devices are put together.
-    pub layout: Vec<Layout>,
-    /// Number of loop devices.
-    pub devices: Option<u32>,
     /// Whether files are written in place (btrfs alone).
     pub nodatacow: Vec<bool>,
     /// Further arguments for mkfs.
@@ -207,12 +228,8 @@ pub struct LoopSpec {
 /// ZFS on loop devices as it was written.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ZfsSpec {
-    /// Size of the volume in bytes.
-    pub size_bytes: Option<u64>,
-    /// How devices are put together.
-    pub layout: Vec<Layout>,
-    /// Number of loop devices.
-    pub devices: Option<u32>,
+    /// What it lies on.
+    pub devices: DevicesSpec,
     /// Power of two of the pool's sector size.
     pub ashift: Option<u32>,
     /// Properties of the dataset.
@@ -325,6 +342,8 @@ const PROTOCOLS: [(&str, QueryProtocol); 3] = [
     ("extended", QueryProtocol::Extended),
     ("prepared", QueryProtocol::Prepared),
 ];
+const SETTINGS_PROFILES: [(&str, SettingsProfile); 2] =
+    [("stock", SettingsProfile::Stock), ("fs-tuned", SettingsProfile::FsTuned)];
 const PROFILES: [(&str, Profile); 4] = [
     ("smoke", Profile::Smoke),
     ("gate", Profile::Gate),
@@ -334,7 +353,7 @@ const PROFILES: [(&str, Profile); 4] = [
 
 const SPEC_KEYS: [&str; 7] =
     ["name", "site", "work_dir", "engine", "storage", "workload", "design"];
-const ENGINE_KEYS: [&str; 18] = [
+const ENGINE_KEYS: [&str; 21] = [
     "kind",
     "label",
     "version",
@@ -348,6 +367,9 @@ const ENGINE_KEYS: [&str; 18] = [
     "url",
     "transport",
     "settings",
+    "settings_profile",
+    "block_size",
+    "wal_block_size",
     "tls",
     "tls_ca",
     "locale",
@@ -356,25 +378,47 @@ const ENGINE_KEYS: [&str; 18] = [
 ];
 const DIRECTORY_KEYS: [&str; 3] = ["kind", "label", "path"];
 const TMPFS_KEYS: [&str; 3] = ["kind", "label", "size"];
-const LOOP_KEYS: [&str; 8] =
-    ["kind", "label", "size", "block_size", "layout", "devices", "mkfs_options", "mount_options"];
-const BTRFS_KEYS: [&str; 9] = [
+const LOOP_KEYS: [&str; 10] = [
     "kind",
     "label",
     "size",
     "block_size",
     "layout",
     "devices",
+    "scheduler",
+    "read_ahead",
+    "mkfs_options",
+    "mount_options",
+];
+const BTRFS_KEYS: [&str; 11] = [
+    "kind",
+    "label",
+    "size",
+    "block_size",
+    "layout",
+    "devices",
+    "scheduler",
+    "read_ahead",
     "nodatacow",
     "mkfs_options",
     "mount_options",
 ];
 /// Its blocks have one size.
-const F2FS_KEYS: [&str; 7] =
-    ["kind", "label", "size", "layout", "devices", "mkfs_options", "mount_options"];
-const ZFS_KEYS: [&str; 7] = ["kind", "label", "size", "layout", "devices", "ashift", "options"];
+const F2FS_KEYS: [&str; 9] = [
+    "kind",
+    "label",
+    "size",
+    "layout",
+    "devices",
+    "scheduler",
+    "read_ahead",
+    "mkfs_options",
+    "mount_options",
+];
+const ZFS_KEYS: [&str; 9] =
+    ["kind", "label", "size", "layout", "devices", "scheduler", "read_ahead", "ashift", "options"];
 /// Those of all kinds.
-const STORAGE_KEYS: [&str; 12] = [
+const STORAGE_KEYS: [&str; 14] = [
     "kind",
     "label",
     "path",
@@ -382,6 +426,8 @@ const STORAGE_KEYS: [&str; 12] = [
     "block_size",
     "layout",
     "devices",
+    "scheduler",
+    "read_ahead",
     "nodatacow",
     "mkfs_options",
     "mount_options",
@@ -557,12 +603,28 @@ fn read_engine(table: &Table<'_>) -> Result<EngineSpec> {
         url: table.value("url", |field| read_url(field, kind))?,
         transport: table.value("transport", |field| field.word("transport", &TRANSPORTS))?,
         settings: table.value("settings", |field| read_settings(field, kind))?.unwrap_or_default(),
+        settings_profile: table.levels("settings_profile", |field| {
+            field.word("profile of settings", &SETTINGS_PROFILES)
+        })?,
+        block_size_bytes: table.levels("block_size", read_bytes_of_block)?,
+        wal_block_size_bytes: table.levels("wal_block_size", read_bytes_of_block)?,
         tls: table.value("tls", |field| field.word("mode of TLS", &TLS_MODES))?,
         tls_ca: table.value("tls_ca", Field::absolute_path)?,
         locale: table.value("locale", Field::text)?,
         encoding: table.value("encoding", Field::text)?,
         checksums: table.value("checksums", Field::boolean)?,
     })
+}
+
+/// PostgreSQL's kB are binary.
+fn read_bytes_of_block(field: &Field<'_>) -> Result<u32> {
+    let bytes = match field.node {
+        Node::Text(text) => setting_bytes(text, 1).ok_or_else(|| {
+            field.error("but a size is expected in PostgreSQL's form, such as \"8kB\"")
+        })?,
+        _ => field.integer()?,
+    };
+    u32::try_from(bytes).map_err(|_| field.error("but must be smaller"))
 }
 
 /// Digits and dots. A whole number may stand for itself; a number with a fraction may not, for 13.10
@@ -699,25 +761,31 @@ fn read_loop(table: &Table<'_>, kind: FileSystem) -> Result<LoopSpec> {
     };
     check_storage_keys(table, keys, kind.word())?;
     Ok(LoopSpec {
-        size_bytes: table.value("size", Field::size_bytes)?,
+        devices: read_devices(table, &LAYOUTS)?,
         block_size_bytes: table.levels("block_size", |field| {
             let bytes = field.size_bytes()?;
             u32::try_from(bytes).map_err(|_| field.error("but must be smaller"))
         })?,
-        layout: table.levels("layout", |field| field.word("layout", &LAYOUTS))?,
-        devices: table.value("devices", Field::integer)?,
         nodatacow: table.levels("nodatacow", Field::boolean)?,
         mkfs_options: table.value("mkfs_options", Field::texts)?.unwrap_or_default(),
         mount_options: table.value("mount_options", Field::texts)?,
     })
 }
 
+fn read_devices(table: &Table<'_>, layouts: &[(&str, Layout)]) -> Result<DevicesSpec> {
+    Ok(DevicesSpec {
+        size_bytes: table.value("size", Field::size_bytes)?,
+        layout: table.levels("layout", |field| field.word("layout", layouts))?,
+        count: table.value("devices", Field::integer)?,
+        scheduler: table.levels("scheduler", Field::name)?,
+        read_ahead_bytes: table.levels("read_ahead", Field::size_bytes)?,
+    })
+}
+
 fn read_zfs(table: &Table<'_>) -> Result<ZfsSpec> {
     check_storage_keys(table, &ZFS_KEYS, "zfs")?;
     Ok(ZfsSpec {
-        size_bytes: table.value("size", Field::size_bytes)?,
-        layout: table.levels("layout", |field| field.word("layout", &ZFS_LAYOUTS))?,
-        devices: table.value("devices", Field::integer)?,
+        devices: read_devices(table, &ZFS_LAYOUTS)?,
         ashift: table.value("ashift", Field::integer)?,
         options: table.value("options", read_properties)?.unwrap_or_default(),
     })

@@ -12,7 +12,7 @@ use crate::fill::{self, Filled, flush, number};
 use crate::gather::LoadReport;
 use crate::jobs::{GRACE, Load, slap_rows, slap_writing_commits};
 use crate::measure::{Phases, measure, seed};
-use crate::plan::{Cell, Work};
+use crate::plan::{Cell, StorageKind, Work};
 use crate::record::{
     MetricSample, Phase, ServerFacts, TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts,
 };
@@ -44,6 +44,14 @@ pub(crate) async fn run(
     let mut phases = Phases::new(study);
     phases.enter(record, cell, Phase::Volume);
     let volume = study.cancel.guard(study.site.create_volume(&record.id, &cell.storage)).await?;
+    phases.enter(record, cell, Phase::Probe);
+    match study.cancel.guard(volume.probe()).await {
+        Ok(probe) => record.probe = probe,
+        Err(error) if study.cancel.is_cancelled() => return Err(error),
+        Err(error) => {
+            record.trust.lower(TrustLevel::Caveat, format!("the volume was not probed: {error}"));
+        }
+    }
     phases.enter(record, cell, Phase::Server);
     let server = study
         .cancel
@@ -143,6 +151,7 @@ async fn on_server(
 
         phases.enter(record, cell, Phase::Settle);
         settle(study, cell, record, server, volume).await?;
+        record.volume_used_bytes = volume.room().await.map(|room| room.used_bytes);
 
         let seed = seed(study, record).wrapping_add(u64::from(iteration) << 32);
         let loads = (0..).zip(&filled).map(|(instance, filled)| match filled {
@@ -250,6 +259,7 @@ async fn ended_soon(server: &dyn Server) -> Option<String> {
 /// What version, settings and volume say about trust, before anything is measured.
 fn judge_provision(cell: &Cell, record: &mut TrialRecord) -> Result<()> {
     check::check_version(&cell.engine, &record.server)?;
+    check::check_pages(&cell.engine, &record.server)?;
     check::check_settings(&cell.engine, &record.server)?;
     let asked = &cell.engine.version;
     if !cell.engine.is_version(&record.server.version) {
@@ -257,15 +267,21 @@ fn judge_provision(cell: &Cell, record: &mut TrialRecord) -> Result<()> {
         let reason = format!("{} {ran} ran where {asked} was asked for", cell.engine.kind.name());
         record.trust.lower(TrustLevel::Caveat, reason);
     }
+    let page_bytes = check::page_bytes(cell.engine.kind, &record.server);
+    let whole = page_bytes.is_some_and(|bytes| cell.storage.kind.writes_whole(bytes));
     for (setting, safe) in check::durability(cell.engine.kind) {
         if let Some(value) = record.server.settings.get(*setting)
             && !value.eq_ignore_ascii_case(safe)
+            && !(whole && check::guards_pages(setting))
         {
             let reason = format!("{setting} is {value}: a crash may lose or tear commits");
             record.trust.lower(TrustLevel::Caveat, reason);
         }
     }
-    for caveat in &record.volume.caveats {
+    // ZFS has a cache of its own, which the kernel cannot be told to empty.
+    let own_cache = matches!(cell.storage.kind, StorageKind::Zfs(_));
+    let probed = record.probe.map(|probe| probe.caveats(own_cache)).unwrap_or_default();
+    for caveat in record.volume.caveats.iter().chain(&probed) {
         record.trust.lower(TrustLevel::Caveat, caveat.clone());
     }
     if cfg!(debug_assertions) {
@@ -407,8 +423,10 @@ fn count_writing_commits(cell: &Cell, filled: &[Filled], record: &mut TrialRecor
 fn judge_durability(cell: &Cell, record: &mut TrialRecord) {
     let clients = cell.workload.clients_in_all();
     let flushes = record.devices.map(|devices| devices.flushes);
+    let loses_flushes = record.probe.is_some_and(|probe| probe.loses_flushes());
     let facts = &record.volume.facts;
-    record.durability = Durability::of(record.writing_commits, clients, flushes, facts);
+    record.durability =
+        Durability::of(record.writing_commits, clients, flushes, loses_flushes, facts);
     if let (Durability::NotDurable, Some(commits), Some(flushes)) =
         (record.durability, record.writing_commits, flushes)
     {
@@ -434,8 +452,10 @@ pub(crate) fn blank(id: TrialId, cell: &Cell, driver: String, started_at: String
         connect_s: 0.0,
         connected_windows_s: Vec::new(),
         database_bytes: 0,
+        volume_used_bytes: None,
         server: ServerFacts::default(),
         volume: VolumeFacts::default(),
+        probe: None,
         devices: None,
         server_work: None,
         writing_commits: None,

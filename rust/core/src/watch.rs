@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::error::{Error, Result};
 use crate::plan::{Cell, EngineKind};
 use crate::record::{MetricSample, TrialRecord};
 use crate::run::Study;
 use crate::sampler::{DeviceCounts, Monitor, Reading, Sampler};
-use crate::seam::{Event, Server, Session, Volume};
+use crate::seam::{Event, Observer, Server, Session, Volume};
 use crate::server_metrics::{self, work_between};
 
 /// How long a server may take to answer where its counts are needed.
@@ -22,6 +23,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// Reads everything beside one load.
 pub(crate) struct Watch<'a> {
     monitor: &'a dyn Monitor,
+    observer: &'a dyn Observer,
     devices: Vec<String>,
     process: Option<u32>,
     server: Option<ServerWatch>,
@@ -30,6 +32,8 @@ pub(crate) struct Watch<'a> {
     sampler: Sampler,
     before: Totals,
     zero: Instant,
+    /// Whether it was said that the server does not tell its counts.
+    said: bool,
 }
 
 /// Counts at a moment, of which the growth is told.
@@ -63,13 +67,13 @@ impl<'a> Watch<'a> {
             }
             Err(_) if study.cancel.is_cancelled() => None,
             Err(error) => {
-                let text = format!("the server's own metrics are not read: {error}");
-                study.observer.event(&Event::Note { text });
+                study.observer.event(&not_read(&error));
                 None
             }
         };
         Self {
             monitor: study.monitor,
+            observer: study.observer,
             devices: volume.devices(),
             process: server.process().await,
             server: watched,
@@ -77,6 +81,7 @@ impl<'a> Watch<'a> {
             sampler: Sampler::default(),
             before: Totals::default(),
             zero: Instant::now(),
+            said: false,
         }
     }
 
@@ -107,7 +112,8 @@ impl<'a> Watch<'a> {
     pub(crate) async fn told(&mut self) -> Vec<MetricSample> {
         match &mut self.server {
             Some(server) => {
-                let (at, readings) = server.told().await;
+                let (at, answer) = server.told().await;
+                let readings = self.readings(answer);
                 self.sampler.samples(at.saturating_duration_since(self.zero), &readings)
             }
             None => std::future::pending().await,
@@ -129,11 +135,23 @@ impl<'a> Watch<'a> {
 
     async fn totals(&mut self) -> Totals {
         let devices = self.monitor.devices(&self.devices);
-        let server = match &mut self.server {
+        let answer = match &mut self.server {
             Some(watch) => watch.read().await,
-            None => Vec::new(),
+            None => Ok(Vec::new()),
         };
+        let server = self.readings(answer);
         Totals { devices, process: self.process(), server }
+    }
+
+    /// What the server told; that it could not is said once.
+    fn readings(&mut self, answer: Result<Vec<Reading>>) -> Vec<Reading> {
+        answer.unwrap_or_else(|error| {
+            if !self.said {
+                self.said = true;
+                self.observer.event(&not_read(&error));
+            }
+            Vec::new()
+        })
     }
 
     /// What the machine, the volume's devices and the server's processes show at this moment.
@@ -150,10 +168,16 @@ impl<'a> Watch<'a> {
     }
 }
 
+fn not_read(error: &Error) -> Event {
+    Event::Note { text: format!("the server's own metrics are not read: {error}") }
+}
+
+type Answer = (Instant, Result<Vec<Reading>>);
+
 /// Asks a server for its counts beside the load.
 struct ServerWatch {
     ask: mpsc::Sender<()>,
-    told: mpsc::UnboundedReceiver<(Instant, Vec<Reading>)>,
+    told: mpsc::UnboundedReceiver<Answer>,
     /// Ends with this value, whatever it waits for.
     _task: JoinSet<()>,
 }
@@ -169,8 +193,7 @@ impl ServerWatch {
             let mut session = session;
             while asked.recv().await.is_some() {
                 let read = server_metrics::read(engine, &version, session.as_mut()).await;
-                let readings = read.unwrap_or_default();
-                if tell.send((Instant::now(), readings)).is_err() {
+                if tell.send((Instant::now(), read)).is_err() {
                     break;
                 }
             }
@@ -184,7 +207,7 @@ impl ServerWatch {
     }
 
     /// The next answer and its moment; never when the server no longer answers at all.
-    async fn told(&mut self) -> (Instant, Vec<Reading>) {
+    async fn told(&mut self) -> Answer {
         match self.told.recv().await {
             Some(answer) => answer,
             None => std::future::pending().await,
@@ -192,7 +215,7 @@ impl ServerWatch {
     }
 
     /// Asks and waits for the answer; none when the server takes too long.
-    async fn read(&mut self) -> Vec<Reading> {
+    async fn read(&mut self) -> Result<Vec<Reading>> {
         let asked_at = Instant::now();
         self.ask();
         let answer = async {
@@ -204,6 +227,9 @@ impl ServerWatch {
                 }
             }
         };
-        tokio::time::timeout(ANSWERS_WITHIN, answer).await.unwrap_or_default()
+        tokio::time::timeout(ANSWERS_WITHIN, answer).await.unwrap_or_else(|_| {
+            let seconds = ANSWERS_WITHIN.as_secs();
+            Err(Error::driver(format!("it does not answer within {seconds} s")))
+        })
     }
 }

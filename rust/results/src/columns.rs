@@ -82,6 +82,21 @@ pub const TRIALS: &[Column] = &[
         "filling the database, in all iterations together; null when it was not reached",
     ),
     column("database_bytes", "bytes", "size of the database after loading; null when unknown"),
+    column(
+        "volume_used_bytes",
+        "bytes",
+        "what files take on the volume after loading; null where that cannot be seen",
+    ),
+    column(
+        "settings_profile",
+        "",
+        "where settings that the spec does not state come from: stock, fs-tuned",
+    ),
+    column(
+        "page_bytes",
+        "bytes",
+        "page of the live server: PostgreSQL's `block_size`, InnoDB's `innodb_page_size`",
+    ),
     column("fsync", "", "setting as the live server gave it"),
     column("synchronous_commit", "", "setting as the live server gave it"),
     column("full_page_writes", "", "setting as the live server gave it"),
@@ -89,6 +104,17 @@ pub const TRIALS: &[Column] = &[
     column("mount_options", "", "its mount and super-block options, joined by `,`"),
     column("mkfs_command", "", "command that made the file system; null when none was made"),
     column("loop_direct_io", "", "whether the loop device reads and writes directly"),
+    column(
+        "sync_us_p50",
+        "microseconds",
+        "writing 8 KiB and waiting for stable storage before the trial, median; null when not probed",
+    ),
+    column("sync_us_p95", "microseconds", "the same, 95 % quantile"),
+    column(
+        "cold_read_bytes_per_s",
+        "bytes/s",
+        "reading what the kernel was told to forget, before the trial; null when not probed",
+    ),
     column(
         "durability",
         "",
@@ -138,6 +164,7 @@ pub const TRIALS: &[Column] = &[
         "seconds",
         "making the volume; null when it was not reached, as all that follow",
     ),
+    column("probe_s", "seconds", "writing to it and reading from it before anything is there"),
     column("server_s", "seconds", "starting the server"),
     column("settle_s", "seconds", "flushing what was loaded and waiting for an idle device"),
     column("verify_s", "seconds", "checking invariants"),

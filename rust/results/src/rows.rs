@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use bedplate_core::check;
 use bedplate_core::durability::Durability;
 use bedplate_core::plan::{Cell, EngineKind, WorkloadKind};
+use bedplate_core::probe::READ_BYTES;
 use bedplate_core::record::{Phase, TrialRecord, TrustLevel};
 use bedplate_core::{Error, Result};
 use hdrhistogram::Histogram;
@@ -114,6 +116,9 @@ pub struct TrialRow {
     pub connect_s: Option<f64>,
     pub load_s: Option<f64>,
     pub database_bytes: Option<u64>,
+    pub volume_used_bytes: Option<u64>,
+    pub settings_profile: &'static str,
+    pub page_bytes: Option<u64>,
     pub fsync: Option<String>,
     pub synchronous_commit: Option<String>,
     pub full_page_writes: Option<String>,
@@ -121,6 +126,9 @@ pub struct TrialRow {
     pub mount_options: Option<String>,
     pub mkfs_command: Option<String>,
     pub loop_direct_io: Option<String>,
+    pub sync_us_p50: Option<f64>,
+    pub sync_us_p95: Option<f64>,
+    pub cold_read_bytes_per_s: Option<f64>,
     pub durability: Durability,
     pub writing_commits: Option<u64>,
     pub device_flushes: Option<u64>,
@@ -132,6 +140,7 @@ pub struct TrialRow {
     pub cache_hit_ratio: Option<f64>,
     pub server_cpu_us_per_transaction: Option<f64>,
     pub volume_s: Option<f64>,
+    pub probe_s: Option<f64>,
     pub server_s: Option<f64>,
     pub settle_s: Option<f64>,
     pub verify_s: Option<f64>,
@@ -220,6 +229,9 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         connect_s: seconds_in(record, Phase::Measure).map(|_| record.connect_s),
         load_s: seconds_in(record, Phase::Load),
         database_bytes: Some(record.database_bytes).filter(|&bytes| bytes > 0),
+        volume_used_bytes: record.volume_used_bytes,
+        settings_profile: cell.engine.settings_profile.word(),
+        page_bytes: check::page_bytes(cell.engine.kind, &record.server),
         fsync: setting("fsync"),
         synchronous_commit: setting("synchronous_commit"),
         full_page_writes: setting("full_page_writes"),
@@ -227,6 +239,12 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         mount_options: mount.map(|mount| mount.options.join(",")),
         mkfs_command: fact("mkfs_command"),
         loop_direct_io: fact("loop_direct_io"),
+        sync_us_p50: record.probe.map(|probe| probe.sync_us.p50),
+        sync_us_p95: record.probe.map(|probe| probe.sync_us.p95),
+        cold_read_bytes_per_s: record
+            .probe
+            .filter(|probe| probe.cold_read_s > 0.0)
+            .map(|probe| READ_BYTES as f64 / probe.cold_read_s),
         durability: record.durability,
         writing_commits: record.writing_commits,
         device_flushes: record.devices.map(|devices| devices.flushes),
@@ -247,6 +265,7 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
             .filter(|_| usable && committed_all > 0)
             .map(|seconds| seconds * 1e6 / committed_all as f64),
         volume_s: seconds_in(record, Phase::Volume),
+        probe_s: seconds_in(record, Phase::Probe),
         server_s: seconds_in(record, Phase::Server),
         settle_s: seconds_in(record, Phase::Settle),
         verify_s: seconds_in(record, Phase::Verify),
@@ -333,6 +352,7 @@ pub fn trust_name(level: TrustLevel) -> &'static str {
 pub fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Volume => "volume",
+        Phase::Probe => "probe",
         Phase::Server => "server",
         Phase::Load => "load",
         Phase::Settle => "settle",

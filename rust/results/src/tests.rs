@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 
 use bedplate_core::durability::Durability;
 use bedplate_core::plan::{
-    Cell, Design, EngineKind, EnginePlan, FileSystem, Initdb, Layout, LoopVolume, PLAN_VERSION,
-    Plan, Profile, Provision, QueryProtocol, RunLength, Scaled, SiteKind, StorageKind, StoragePlan,
-    TlsMode, TransportKind, UnavailableCell, Work, WorkloadPlan,
+    Cell, Design, Devices, EngineKind, EnginePlan, FileSystem, Initdb, Layout, LoopVolume,
+    PLAN_VERSION, Plan, Profile, Provision, QueryProtocol, RunLength, Scaled, SettingsProfile,
+    SiteKind, StorageKind, StoragePlan, TlsMode, TransportKind, UnavailableCell, Work,
+    WorkloadPlan,
 };
+use bedplate_core::probe::{Probe, Seen, Syncs};
 use bedplate_core::record::{
     DeviceWork, Environment, InstanceRecord, Interval, MetricSample, MountFacts, Outcomes, Phase,
-    ServerFacts, TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts,
+    ServerFacts, ServerWork, TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts,
 };
 use bedplate_core::seam::RunSink as _;
 use hdrhistogram::Histogram;
@@ -34,10 +36,8 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 fn cell(storage: &str) -> Cell {
     let volume = LoopVolume {
         file_system: if storage == "ext4" { FileSystem::Ext4 } else { FileSystem::Xfs },
-        size_bytes: 2 << 30,
+        devices: Devices::new(2 << 30, Layout::Single, 1),
         block_size_bytes: 4096,
-        layout: Layout::Single,
-        devices: 1,
         nodatacow: false,
         mkfs_options: Vec::new(),
         mount_options: vec!["noatime".to_owned()],
@@ -53,6 +53,8 @@ fn cell(storage: &str) -> Cell {
             provision: Provision::Process { bin_dir: PathBuf::from("/usr/lib/postgresql/13/bin") },
             transport: TransportKind::Unix,
             settings: map(&[("fsync", "on")]),
+            settings_profile: SettingsProfile::Stock,
+            pages: None,
             tls: TlsMode::Off,
             tls_ca: None,
             initdb: Some(Initdb { locale: "C".into(), encoding: "UTF8".into(), checksums: false }),
@@ -91,6 +93,7 @@ fn plan() -> Plan {
             seed: 1,
             baseline: map(&[("storage", "ext4")]),
             order: vec![vec![0, 1], vec![1, 0]],
+            metrics: true,
         },
     }
 }
@@ -134,7 +137,14 @@ fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
         id: id.clone(),
         cell_label: plan.cells[id.cell].label.clone(),
         started_at: "2026-11-30T20:00:00Z".to_owned(),
-        phase_s: vec![(Phase::Load, 1.5), (Phase::Warmup, 1.0), (Phase::Measure, 3.0)],
+        phase_s: vec![
+            (Phase::Volume, 0.75),
+            (Phase::Load, 1.5),
+            (Phase::Warmup, 1.0),
+            (Phase::Measure, 3.0),
+            (Phase::Teardown, 0.25),
+            (Phase::Teardown, 0.5),
+        ],
         trust: Trust::sound(),
         instances: measured
             .0
@@ -152,6 +162,7 @@ fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
         client_cpu_s: 0.21,
         connect_s: 0.02,
         database_bytes: 24 << 20,
+        volume_used_bytes: Some(90 << 20),
         server: ServerFacts {
             version_full: "PostgreSQL 13.23".to_owned(),
             version: "13.23".to_owned(),
@@ -159,6 +170,7 @@ fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
                 ("fsync", "on"),
                 ("synchronous_commit", "on"),
                 ("full_page_writes", "on"),
+                ("block_size", "8192"),
             ]),
             provenance: map(&[("image", "postgres:13")]),
             data_mount: Some(MountFacts {
@@ -172,6 +184,19 @@ fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
             facts: map(&[("mkfs_command", &format!("mkfs.{storage}")), ("loop_direct_io", "1")]),
             caveats: Vec::new(),
         },
+        probe: Some(Probe {
+            sync_us: Syncs { p50: 95.0, p95: 180.0, max: 900.0 },
+            devices: Some(Seen { flushes: Some(201), read_bytes: 16 << 20 }),
+            backing: None,
+            cold_read_s: 0.125,
+            warm_read_s: 0.01,
+        }),
+        server_work: Some(ServerWork {
+            wal_bytes: Some(512 << 10),
+            blocks_hit: Some(900),
+            blocks_read: Some(100),
+            cpu_s: Some(0.5),
+        }),
         devices: Some(DeviceWork { read_bytes: 4096, written_bytes: 1 << 20, flushes: 250 }),
         writing_commits: Some(256),
         durability: Durability::Durable,
@@ -276,6 +301,19 @@ fn the_numbers_are_right() {
     assert_eq!((rows[0].failed, rows[0].clients_lost), (6, 0));
     assert!((rows[0].client_cpu_us_per_transaction.unwrap() - 50.0).abs() < 1e-9);
     assert_eq!((rows[0].load_s, rows[0].connect_s), (Some(1.5), Some(0.02)));
+    assert_eq!((rows[0].volume_s, rows[0].server_s), (Some(0.75), None));
+    assert_eq!(rows[0].teardown_s, Some(0.75));
+    // 256 commits wrote something.
+    assert_eq!((rows[0].wal_bytes, rows[0].wal_bytes_per_commit), (Some(524_288), Some(2048.0)));
+    assert_eq!(rows[0].device_written_bytes_per_commit, Some(4096.0));
+    assert_eq!(rows[0].device_flushes_per_commit, Some(250.0 / 256.0));
+    assert_eq!(rows[0].cache_hit_ratio, Some(0.9));
+    // Half a second over 4200 transactions and the 1208 around the window.
+    let server_cpu_us = rows[0].server_cpu_us_per_transaction.unwrap();
+    assert!((server_cpu_us - 500_000.0 / 5408.0).abs() < 1e-9);
+    // 16 MiB in an eighth of a second.
+    assert_eq!(rows[0].cold_read_bytes_per_s, Some(134_217_728.0));
+    assert_eq!((rows[0].page_bytes, rows[0].settings_profile), (Some(8192), "stock"));
     assert_eq!(rows[0].service_time_ms.p999, None, "4.2 values lie beyond it");
     let mut values: Vec<u64> = (1..=SECONDS)
         .flat_map(|second| (0..1200 + 100 * second).map(move |n| 1_000_000 + n * n * (second + 1)))
@@ -297,6 +335,8 @@ fn a_void_trial_has_no_number() {
     assert_eq!((row.trust, row.tps), (TrustLevel::Void, None));
     assert_eq!(row.service_time_ms, crate::Quantiles::default());
     assert_eq!(row.client_cpu_us_per_transaction, None);
+    assert_eq!((row.wal_bytes_per_commit, row.cache_hit_ratio), (None, None));
+    assert_eq!(row.server_cpu_us_per_transaction, None);
     assert_eq!(row.trust_reasons, ["the server died"]);
     let Frames { intervals, latency, .. } = frames(&run).unwrap();
     assert_eq!(intervals.column("tps").unwrap().null_count(), 1 + SECONDS as usize);
@@ -544,9 +584,9 @@ fn what_cannot_be_read_is_said() {
         assert!(error.message.contains(expected), "{error}");
         fs::write(file, before).unwrap();
     };
-    let newer = |text: String| text.replacen("_version\": 1", "_version\": 2", 1);
-    check(&path.join(RUN), newer, "is a run directory of version 2, this is version 1");
-    check(&path.join(PLAN), newer, "is a plan of version 2, this is version 1");
+    let newer = |text: String| text.replacen("_version\": ", "_version\": 9", 1);
+    check(&path.join(RUN), newer, "is a run directory of version 91, this is version 1");
+    check(&path.join(PLAN), newer, "is a plan of version 92, this is version 2");
     let trial = path.join(TRIALS).join("t0001");
     check(
         &trial.join(INTERVALS),

@@ -25,6 +25,11 @@ of_all() {
 echo "loop_direct_io=$(of_all loop/dio "$@")"
 echo "loop_write_cache=$(of_all queue/write_cache "$@")"
 echo "loop_scheduler=$(of_all queue/scheduler "$@")"
+# The kernel counts in KiB.
+echo "loop_read_ahead_bytes=$(of_all queue/read_ahead_kb "$@" | awk '{
+    for (i = 1; i <= NF; i++) $i *= 1024
+    print
+}')"
 echo "backing=$(awk '$5 == "/backing"' /proc/self/mountinfo | tail -n 1)"
 for btrfs in /sys/fs/btrfs/*/; do
     [ -e "${btrfs}devices/${1#/dev/}" ] || continue

@@ -1,8 +1,8 @@
-# make.sh PREFIX DEVICES SIZE BYTES_NEEDED MKFS [ARGUMENT...]
+# make.sh PREFIX DEVICES SIZE BYTES_NEEDED SCHEDULER READ_AHEAD_KIB MKFS [ARGUMENT...]
 # Writes image files PREFIX0.img and so on, attaches a loop device to each and makes a file system of
 # them.
-prefix=$1 devices=$2 size=$3 needed=$4
-shift 4
+prefix=$1 devices=$2 size=$3 needed=$4 scheduler=$5 read_ahead=$6
+shift 6
 set_free() { free=$(($1 * $2)); }
 set_free $(stat -f -c '%a %S' "$(dirname "$prefix")")
 if [ "$free" -lt "$needed" ]; then
@@ -12,6 +12,8 @@ fi
 zeros() {
     dd if=/dev/zero of="$image" bs=4M count="$size" iflag=count_bytes conv=fsync status=none "$@"
 }
+# A container sees the kernel's settings as they are, and may not change them before this.
+mount -o remount,rw /sys 2>/dev/null || true
 loops=
 number=0
 while [ "$number" -lt "$devices" ]; do
@@ -21,7 +23,14 @@ while [ "$number" -lt "$devices" ]; do
     # A loop device that the kernel adds has a node only where /dev is the kernel's own.
     free_loop=$(losetup -f)
     [ -b "$free_loop" ] || mknod -m 0600 "$free_loop" b 7 "${free_loop#/dev/loop}"
-    loops="$loops $(losetup -f --show --nooverlap --direct-io=on "$image")"
+    loop=$(losetup -f --show --nooverlap --direct-io=on "$image")
+    queue=/sys/block/${loop#/dev/}/queue
+    # What could not be set is seen when it is read back. A device keeps the cache that whoever had it
+    # before told it to have.
+    echo "write back" >"$queue/write_cache" || true
+    echo "$scheduler" >"$queue/scheduler" || true
+    [ -z "$read_ahead" ] || echo "$read_ahead" >"$queue/read_ahead_kb" || true
+    loops="$loops $loop"
     number=$((number + 1))
 done
 echo "loop_devices=$loops"

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{FileSystem, LoopVolume, Plan, StorageKind, StoragePlan};
+use bedplate_core::probe::{Probe, READ_BYTES, SYNC_BYTES, SYNCS, Seen, Syncs};
 use bedplate_core::record::{TrialId, VolumeFacts};
 use bedplate_core::seam::{Room, Volume, VolumeLocation};
 use std::path::Path;
@@ -19,13 +20,14 @@ use crate::docker::{Client, Helper, HelperOutput, client};
 use crate::ledger::{Ledger, Resource};
 use crate::mountinfo::{self, Mount};
 use crate::storage::{
-    ExistingVolume, LoopPlan, SLACK_BYTES, TMPFS_CAVEAT, backing_caveat, check_size, check_tmpfs,
-    chosen, loop_caveats, storages,
+    ExistingVolume, LoopPlan, SLACK_BYTES, TMPFS_CAVEAT, backing_caveat, check_devices, check_size,
+    check_tmpfs, chosen, loop_caveats, storages,
 };
 
 const MAKE_SCRIPT: &str = include_str!("make.sh");
 const FACTS_SCRIPT: &str = include_str!("facts.sh");
 const SETTLE_SCRIPT: &str = include_str!("settle.sh");
+const PROBE_SCRIPT: &str = include_str!("probe.pl");
 /// What the names of image files begin with; a number and `.img` follow.
 const IMAGE: &str = "volume";
 /// Exit status of the make script when there is no room; it then tells how much there is.
@@ -126,7 +128,8 @@ impl DockerVolumes {
             }
             StorageKind::Loop(made) => {
                 let plan = LoopPlan { volume: made };
-                volume(Kind::Loop(self.make_loop(ledger, &trial, &storage.label, plan).await?))
+                let made = self.make_loop(ledger, &trial, &storage.label, plan).await?;
+                volume(Kind::Loop(Box::new(made)))
             }
         };
         // A mismatch is to be known before anything is measured on it.
@@ -157,7 +160,8 @@ impl DockerVolumes {
     ) -> Result<LoopDevices> {
         let backing = format!("{trial}-image");
         self.make_volume(ledger, trial, &backing, &[]).await?;
-        for number in 0..plan.volume.devices {
+        let devices = &plan.volume.devices;
+        for number in 0..devices.count {
             let name = format!("{IMAGE}{number}.img");
             let resource = Resource::DockerLoopImage { volume: backing.clone(), name };
             ledger.add(trial, resource)?;
@@ -165,9 +169,11 @@ impl DockerVolumes {
 
         let mut arguments = vec![
             format!("/backing/{IMAGE}"),
-            plan.volume.devices.to_string(),
-            plan.volume.device_bytes().to_string(),
-            plan.volume.bytes().saturating_add(SLACK_BYTES).to_string(),
+            devices.count.to_string(),
+            devices.each_bytes().to_string(),
+            devices.bytes().saturating_add(SLACK_BYTES).to_string(),
+            devices.scheduler.clone(),
+            devices.read_ahead_bytes.map_or(String::new(), |bytes| (bytes / 1024).to_string()),
         ];
         arguments.extend(plan.mkfs_command());
         let volumes = vec![(backing.as_str(), "/backing")];
@@ -224,7 +230,7 @@ struct DockerVolume {
 enum Kind {
     Directory,
     Tmpfs,
-    Loop(LoopDevices),
+    Loop(Box<LoopDevices>),
 }
 
 struct LoopDevices {
@@ -302,9 +308,13 @@ impl Volume for DockerVolume {
                 put("mkfs_version", made.mkfs_version.clone());
                 put("mkfs_command", made.mkfs_command.clone());
                 put("loop_device", names);
-                for key in
-                    ["image_bytes", "image_allocated_bytes", "loop_direct_io", "loop_write_cache"]
-                {
+                for key in [
+                    "image_bytes",
+                    "image_allocated_bytes",
+                    "loop_direct_io",
+                    "loop_write_cache",
+                    "loop_read_ahead_bytes",
+                ] {
                     put(key, told(key));
                 }
                 put("loop_scheduler", chosen(&told("loop_scheduler")).to_owned());
@@ -317,7 +327,8 @@ impl Volume for DockerVolume {
                 }
                 LoopPlan { volume: &made.volume }.check(&facts)?;
                 let mut facts = VolumeFacts { facts, caveats: Vec::new() };
-                facts.caveats = loop_caveats(&facts);
+                check_devices(&made.volume.devices, &facts)?;
+                facts.caveats = loop_caveats(&made.volume.devices, &facts);
                 Ok(facts)
             }
         }
@@ -334,13 +345,46 @@ impl Volume for DockerVolume {
     }
 
     async fn room(&self) -> Option<Room> {
-        let script = "stat -f -c 'blocks=%b\nfree_blocks=%a\nblock_bytes=%S' /volume";
+        let script =
+            "stat -f -c 'blocks=%b\nleft_blocks=%f\nfree_blocks=%a\nblock_bytes=%S' /volume";
         let output = self.help(script, Vec::new()).await.ok()?;
         let number = |key: &str| output.value(key)?.parse::<u64>().ok();
         let block_bytes = number("block_bytes")?;
         Some(Room {
             bytes: number("blocks")? * block_bytes,
+            used_bytes: number("blocks")?.saturating_sub(number("left_blocks")?) * block_bytes,
             free_bytes: number("free_blocks")? * block_bytes,
+        })
+    }
+
+    async fn probe(&self) -> Result<Option<Probe>> {
+        let mut arguments =
+            [u64::from(SYNCS), SYNC_BYTES as u64, READ_BYTES].map(|it| it.to_string()).to_vec();
+        if let Kind::Loop(made) = &self.kind {
+            arguments.extend(made.devices.iter().cloned());
+        }
+        let script = format!("perl - \"$@\" <<'PROBE'\n{PROBE_SCRIPT}PROBE\n");
+        let output = self.help(&script, arguments).await?;
+        let numbers = |key: &str| -> Option<Vec<f64>> {
+            output.value(key)?.split_whitespace().map(|it| it.parse().ok()).collect()
+        };
+        let number = |key: &str| numbers(key)?.first().copied();
+        let seen = |key: &str| {
+            let (flushes, read_bytes) = output.value(key)?.split_once(' ')?;
+            Some(Seen { flushes: flushes.parse().ok(), read_bytes: read_bytes.parse().ok()? })
+        };
+        let probe = || {
+            Some(Probe {
+                sync_us: Syncs::of(numbers("sync_us")?),
+                devices: seen("devices"),
+                backing: seen("backing"),
+                cold_read_s: number("cold_read_s")?,
+                warm_read_s: number("warm_read_s")?,
+            })
+        };
+        probe().map(Some).ok_or_else(|| {
+            Error::provision("the storage helper did not tell what it measured")
+                .evidence(output.stdout.trim())
         })
     }
 

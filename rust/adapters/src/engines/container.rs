@@ -112,8 +112,7 @@ async fn choose_image(docker: &Docker, images: &[String], pull: Pull) -> Result<
 
 /// What brings one of the images.
 fn remedy(images: &[String]) -> String {
-    let here = |image: &&Image| images.iter().any(|wanted| wanted == image.tag());
-    if let Some(image) = Image::ALL.iter().find(here) {
+    if let Some(image) = images.iter().find_map(|wanted| Image::of_tag(wanted)) {
         return format!("bedplate images build {}", image.name());
     }
     match Image::ALL.into_iter().find(|image| image.official().iter().any(|i| images.contains(i))) {
@@ -552,6 +551,10 @@ mod tests {
         let official = &Image::MariaDb105.official()[0];
         assert_eq!(remedy(&["x", "bedplate/postgres:13"]), "bedplate images build postgres");
         assert_eq!(remedy(&[official, "bedplate/mariadb:10.5"]), "bedplate images build mariadb");
+        assert_eq!(
+            remedy(&["bedplate/postgres:13-block-1kB-wal-8kB"]),
+            "bedplate images build postgres-block-1kB-wal-8kB"
+        );
         assert!(remedy(&[official]).contains("allow_other_version"));
         assert!(remedy(&["mine"]).contains("leave `engine.image` out"));
     }

@@ -505,6 +505,8 @@ fn not_ready(message: impl Into<String>, log: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_core::plan::SettingsProfile;
+
     use super::*;
 
     pub(super) fn engine(kind: EngineKind, settings: &[(&str, &str)]) -> EnginePlan {
@@ -516,6 +518,8 @@ mod tests {
             provision: Provision::Process { bin_dir: "/nowhere".into() },
             transport: TransportKind::Unix,
             settings: settings.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+            settings_profile: SettingsProfile::Stock,
+            pages: None,
             tls: TlsMode::Off,
             tls_ca: None,
             initdb: None,

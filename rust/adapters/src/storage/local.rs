@@ -9,17 +9,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
-use bedplate_core::plan::{FileSystem, LoopVolume, Plan, StorageKind, StoragePlan, ZfsVolume};
+use bedplate_core::plan::{
+    Devices, FileSystem, LoopVolume, Plan, StorageKind, StoragePlan, ZfsVolume,
+};
+use bedplate_core::probe::Probe;
 use bedplate_core::record::{TrialId, VolumeFacts};
 use bedplate_core::seam::{Room, Volume, VolumeLocation};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use tokio::time::{Instant, sleep};
 
 use crate::ledger::{Ledger, Resource};
+use crate::storage::probe;
 use crate::storage::zfs::{self, Pool};
 use crate::storage::{
-    ExistingVolume, LoopPlan, TMPFS_CAVEAT, backing_caveat, check_free, check_size, check_tmpfs,
-    chosen, loop_caveats, of_all, storages,
+    ExistingVolume, LoopPlan, TMPFS_CAVEAT, backing_caveat, check_devices, check_free, check_size,
+    check_tmpfs, chosen, loop_caveats, of_all, storages,
 };
 use crate::undo::loop_devices;
 use crate::{command, mountinfo};
@@ -58,7 +62,7 @@ impl LocalVolumes {
                     command::require_tool(tool)?;
                 }
                 let (place, free_bytes) = room(&plan.work_dir)?;
-                check_free(&storage.label, volume.bytes(), &place, free_bytes)?;
+                check_free(&storage.label, volume.devices.bytes(), &place, free_bytes)?;
             }
             if let StorageKind::Directory { path } = &storage.kind
                 && !path.is_dir()
@@ -113,7 +117,7 @@ impl LocalVolumes {
             StorageKind::Zfs(volume) => {
                 require_root(&storage.label)?;
                 let (place, free_bytes) = room(work_dir)?;
-                check_free(&storage.label, volume.bytes(), &place, free_bytes)?;
+                check_free(&storage.label, volume.devices.bytes(), &place, free_bytes)?;
                 let root = make_root(ledger, &trial, work_dir)?;
                 let volume = make_pool(ledger, &trial, &root, volume).await?;
                 volume.facts().await?;
@@ -148,6 +152,16 @@ enum Content {
     Pool(Pool),
 }
 
+impl Content {
+    /// The devices that were asked for.
+    fn devices(&self) -> &Devices {
+        match self {
+            Self::FileSystem(volume) => &volume.devices,
+            Self::Pool(pool) => &pool.volume.devices,
+        }
+    }
+}
+
 #[async_trait]
 impl Volume for LocalVolume {
     fn location(&self) -> VolumeLocation {
@@ -175,6 +189,10 @@ impl Volume for LocalVolume {
             Kind::Directory => {
                 put("backing_fs_type", mount.fs_type.clone());
                 put("backing_mount_options", mount.options.join(","));
+                let device = device_under(&self.path)?;
+                if let Some(cache) = device.and_then(|device| probe::write_cache(&device)) {
+                    put("device_write_cache", cache);
+                }
                 let mut caveats: Vec<_> =
                     backing_caveat("the directory", &mount.fs_type).into_iter().collect();
                 if mount.mount_point == Path::new("/") {
@@ -219,6 +237,7 @@ impl Volume for LocalVolume {
                 put("loop_direct_io", made.sysfs("loop/dio")?);
                 put("loop_write_cache", made.sysfs("queue/write_cache")?);
                 put("loop_scheduler", chosen(&made.sysfs("queue/scheduler")?).to_owned());
+                put("loop_read_ahead_bytes", made.read_ahead_bytes()?);
                 put("backing_fs_type", backing.fs_type);
                 put("backing_mount_options", backing.options.join(","));
                 match &made.content {
@@ -231,7 +250,8 @@ impl Volume for LocalVolume {
                     Content::Pool(pool) => facts.extend(pool.facts().await?),
                 }
                 let mut facts = VolumeFacts { facts, caveats: Vec::new() };
-                facts.caveats = loop_caveats(&facts);
+                check_devices(made.content.devices(), &facts)?;
+                facts.caveats = loop_caveats(made.content.devices(), &facts);
                 facts.caveats.extend(backing_caveat("the database", &mount.fs_type));
                 Ok(facts)
             }
@@ -252,8 +272,22 @@ impl Volume for LocalVolume {
         let stat = rustix::fs::statvfs(&self.path).ok()?;
         Some(Room {
             bytes: stat.f_blocks * stat.f_frsize,
+            used_bytes: stat.f_blocks.saturating_sub(stat.f_bfree) * stat.f_frsize,
             free_bytes: stat.f_bavail * stat.f_frsize,
         })
+    }
+
+    async fn probe(&self) -> Result<Option<Probe>> {
+        let (path, devices) = (self.path.clone(), self.devices());
+        let backing: Vec<String> = match &self.kind {
+            Kind::Loop(made) => device_under(&made.devices[0].0)?.into_iter().collect(),
+            Kind::Directory | Kind::Tmpfs => Vec::new(),
+        };
+        let probing = tokio::task::spawn_blocking(move || probe::probe(&path, &devices, &backing));
+        let probed = probing.await.map_err(io::Error::other).flatten().map_err(|error| {
+            Error::provision(format!("cannot probe {}: {error}", self.path.display()))
+        })?;
+        Ok(Some(probed))
     }
 
     async fn settle(&self, at_most: Duration) -> Result<bool> {
@@ -314,8 +348,19 @@ impl LoopDevices {
 
     /// What a file under /sys says of all devices.
     fn sysfs(&self, file: &str) -> Result<String> {
-        let of = |(_, device): &(PathBuf, String)| read_line(&sysfs_of(device).join(file));
-        Ok(of_all(self.devices.iter().map(of).collect::<Result<_>>()?))
+        Ok(of_all(self.sysfs_of_each(file)?))
+    }
+
+    fn sysfs_of_each(&self, file: &str) -> Result<Vec<String>> {
+        self.devices.iter().map(|(_, device)| read_line(&sysfs_of(device).join(file))).collect()
+    }
+
+    /// The kernel counts in KiB.
+    fn read_ahead_bytes(&self) -> Result<String> {
+        let kib = self.sysfs_of_each("queue/read_ahead_kb")?;
+        let bytes =
+            |kib: &String| kib.parse::<u64>().map_or(kib.clone(), |kib| (kib * 1024).to_string());
+        Ok(of_all(kib.iter().map(bytes).collect()))
     }
 }
 
@@ -461,7 +506,7 @@ async fn make_loop(
     plan: LoopPlan<'_>,
 ) -> Result<LocalVolume> {
     let volume = plan.volume;
-    let devices = make_devices(ledger, trial, root, volume.devices, volume.device_bytes()).await?;
+    let devices = make_devices(ledger, trial, root, &volume.devices).await?;
     let names: Vec<String> = devices.iter().map(|(_, device)| device.clone()).collect();
 
     let version = command::ask(&[plan.mkfs().as_str(), "-V"]).await?;
@@ -488,18 +533,22 @@ async fn make_devices(
     ledger: &Ledger,
     trial: &str,
     root: &Path,
-    count: u32,
-    bytes: u64,
+    plan: &Devices,
 ) -> Result<Vec<(PathBuf, String)>> {
     let mut devices = Vec::new();
-    for number in 0..count {
+    for number in 0..plan.count {
         let image = root.join(format!("volume{number}.img"));
         ledger.add(trial, Resource::LoopImage { image: image.clone() })?;
-        write_image(ledger, &image, bytes).await?;
+        write_image(ledger, &image, plan.each_bytes()).await?;
         let device = attach(ledger, &image).await?;
-        let scheduler = sysfs_of(&device).join("queue/scheduler");
-        // Where there is no choice of schedulers there is none to set; it is read back either way.
-        drop(fs::write(scheduler, "none"));
+        let queue = sysfs_of(&device).join("queue");
+        // What cannot be set is seen when it is read back. A device keeps the cache that whoever had it
+        // before told it to have.
+        drop(fs::write(queue.join("write_cache"), "write back"));
+        drop(fs::write(queue.join("scheduler"), &plan.scheduler));
+        if let Some(bytes) = plan.read_ahead_bytes {
+            drop(fs::write(queue.join("read_ahead_kb"), (bytes / 1024).to_string()));
+        }
         devices.push((image, device));
     }
     Ok(devices)
@@ -511,7 +560,7 @@ async fn make_pool(
     root: &Path,
     volume: &ZfsVolume,
 ) -> Result<LocalVolume> {
-    let devices = make_devices(ledger, trial, root, volume.devices, volume.device_bytes()).await?;
+    let devices = make_devices(ledger, trial, root, &volume.devices).await?;
     let names: Vec<String> = devices.iter().map(|(_, device)| device.clone()).collect();
     let path = root.join("mount");
     let pool = Pool { name: trial.to_owned(), volume: volume.clone() };

@@ -1,6 +1,7 @@
 //! What a server's data directory lives on: what both sites share, and the volumes of this machine.
 
 mod local;
+mod probe;
 mod zfs;
 
 use std::collections::BTreeMap;
@@ -8,7 +9,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
-use bedplate_core::plan::{FileSystem, Layout, LoopVolume, Plan, StorageKind, StoragePlan};
+use bedplate_core::plan::{
+    Devices, FileSystem, Layout, LoopVolume, Plan, StorageKind, StoragePlan,
+};
+use bedplate_core::probe::Probe;
 use bedplate_core::record::VolumeFacts;
 use bedplate_core::seam::{Room, Volume, VolumeLocation};
 use bedplate_core::sizing::XFS_BYTES_MIN;
@@ -71,7 +75,7 @@ impl<'a> LoopPlan<'a> {
     /// What mkfs.btrfs is told of several devices. A stripe keeps two copies of its metadata, as
     /// mkfs.btrfs itself has it.
     fn profiles(&self) -> &'static str {
-        match self.volume.layout {
+        match self.volume.devices.layout {
             Layout::Raid0 => " -d raid0 -m raid1",
             Layout::Raid1 => " -d raid1 -m raid1",
             Layout::Raid10 => " -d raid10 -m raid10",
@@ -121,7 +125,7 @@ impl<'a> LoopPlan<'a> {
             asked.push(("nodatacow", volume.nodatacow.to_string()));
             // Profiles that the user asked mkfs for are not compared, but told like all facts.
             if volume.mkfs_options.is_empty() {
-                asked.push(("data_profile", volume.layout.word().to_owned()));
+                asked.push(("data_profile", volume.devices.layout.word().to_owned()));
             }
         }
         for (fact, asked) in asked {
@@ -154,7 +158,7 @@ pub(crate) fn check_size(
     place: &str,
     free_bytes: u64,
 ) -> Result<()> {
-    let size = plan.volume.bytes();
+    let size = plan.volume.devices.bytes();
     if plan.volume.file_system == FileSystem::Xfs && size < XFS_BYTES_MIN {
         return Err(Error::spec(format!(
             "`storage.size` of `{label}` is {}, but xfs needs at least {}",
@@ -224,8 +228,27 @@ pub(crate) fn of_all(mut values: Vec<String>) -> String {
     values.join(" ")
 }
 
-/// What speaks against a loop volume's numbers.
-pub(crate) fn loop_caveats(facts: &VolumeFacts) -> Vec<String> {
+/// Checks that the devices were set up as they were asked for.
+pub(crate) fn check_devices(asked: &Devices, found: &VolumeFacts) -> Result<()> {
+    let read_ahead = asked.read_ahead_bytes.map(|bytes| bytes.to_string());
+    // Without a scheduler is what a device is made; where there is no such choice, a caveat says so.
+    let scheduler = Some(&asked.scheduler).filter(|scheduler| *scheduler != "none");
+    for (key, fact, asked) in [
+        ("scheduler", "loop_scheduler", scheduler),
+        ("read_ahead", "loop_read_ahead_bytes", read_ahead.as_ref()),
+    ] {
+        let found = found.facts.get(fact).map_or("nothing", String::as_str);
+        if let Some(asked) = asked.filter(|asked| *asked != found) {
+            return Err(Error::provision(format!(
+                "`storage.{key}` is {asked}, but the loop device has {found}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What speaks against a loop volume's numbers, whose devices were asked for so.
+pub(crate) fn loop_caveats(asked: &Devices, facts: &VolumeFacts) -> Vec<String> {
     let fact = |key: &str| facts.facts.get(key).map_or("", String::as_str);
     let number = |key: &str| fact(key).parse::<u64>().ok();
     let mut caveats = Vec::new();
@@ -241,7 +264,7 @@ pub(crate) fn loop_caveats(facts: &VolumeFacts) -> Vec<String> {
             fact("loop_write_cache")
         ));
     }
-    if fact("loop_scheduler") != "none" {
+    if fact("loop_scheduler") != asked.scheduler {
         caveats.push(format!("the loop device's scheduler is {}", fact("loop_scheduler")));
     }
     if fact("mount_options").split(',').any(|option| ["nobarrier", "barrier=0"].contains(&option)) {
@@ -294,6 +317,10 @@ impl Volume for ExistingVolume {
         None
     }
 
+    async fn probe(&self) -> Result<Option<Probe>> {
+        Ok(None)
+    }
+
     async fn settle(&self, _: Duration) -> Result<bool> {
         // There is nothing that could be watched, and the caveat above says so.
         Ok(true)
@@ -304,13 +331,15 @@ impl Volume for ExistingVolume {
 mod tests {
     use super::*;
 
+    fn devices(size_bytes: u64) -> Devices {
+        Devices::new(size_bytes, Layout::Single, 1)
+    }
+
     fn mkfs_command(file_system: FileSystem, mkfs_options: &[&str]) -> String {
         let volume = LoopVolume {
             file_system,
-            size_bytes: 400 << 20,
+            devices: devices(400 << 20),
             block_size_bytes: 2048,
-            layout: Layout::Single,
-            devices: 1,
             nodatacow: false,
             mkfs_options: mkfs_options.iter().map(|option| (*option).to_owned()).collect(),
             mount_options: Vec::new(),
@@ -369,6 +398,14 @@ mod tests {
         ] {
             facts.facts.insert(key.to_owned(), value.to_owned());
         }
-        assert_eq!(loop_caveats(&facts).len(), 6);
+        let asked = devices(400 << 20);
+        assert_eq!(loop_caveats(&asked, &facts).len(), 6);
+        facts.facts.insert("loop_scheduler".into(), "kyber".into());
+        let asked = Devices { scheduler: "kyber".into(), ..asked };
+        assert_eq!(loop_caveats(&asked, &facts).len(), 5);
+        check_devices(&asked, &facts).unwrap();
+        let asked = Devices { read_ahead_bytes: Some(8192), ..asked };
+        let error = check_devices(&asked, &facts).unwrap_err();
+        assert!(error.message.contains("`storage.read_ahead` is 8192"), "{error}");
     }
 }

@@ -30,7 +30,7 @@ impl Pool {
         }
         option("-m", path.display().to_string());
         words.push(self.name.clone());
-        let (group, of) = match self.volume.layout {
+        let (group, of) = match self.volume.devices.layout {
             Layout::Single | Layout::Raid0 => (None, devices.len()),
             Layout::Raid1 => (Some("mirror"), devices.len()),
             Layout::Raid10 => (Some("mirror"), 2),
@@ -69,7 +69,7 @@ impl Pool {
         let line = of_pool.stdout.lines().last().unwrap_or_default();
         let ashift = line.split_whitespace().nth(2).unwrap_or_default().to_owned();
         let asked = self.volume.ashift.map(|asked| asked.to_string());
-        let layout = self.volume.layout.word();
+        let layout = self.volume.devices.layout.word();
         if facts[0].1 != layout || asked.is_some_and(|asked| asked != ashift) {
             return Err(Error::provision(format!(
                 "a pool of layout {layout} was asked for, but ZFS has {} with ashift {ashift}",
@@ -129,13 +129,13 @@ fn same(asked: &str, shown: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_core::plan::Devices;
+
     use super::*;
 
     fn command(layout: Layout, devices: &[&str]) -> String {
         let volume = ZfsVolume {
-            size_bytes: 1 << 30,
-            layout,
-            devices: devices.len() as u32,
+            devices: Devices::new(1 << 30, layout, devices.len() as u32),
             ashift: Some(12),
             options: [("recordsize".to_owned(), "32k".to_owned())].into(),
         };

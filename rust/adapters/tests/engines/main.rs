@@ -21,6 +21,7 @@ use bedplate_core::plan::{
     Cell, Design, EngineKind, EnginePlan, PLAN_VERSION, Plan, Profile, Provision, QueryProtocol,
     RunLength, Scaled, SiteKind, StorageKind, StoragePlan, Work, WorkloadPlan,
 };
+use bedplate_core::probe::Probe;
 use bedplate_core::record::{TrialId, VolumeFacts};
 use bedplate_core::seam::{Room, Server, Session, Volume, VolumeLocation};
 use tempfile::TempDir;
@@ -44,6 +45,10 @@ impl Volume for Directory {
 
     async fn room(&self) -> Option<Room> {
         None
+    }
+
+    async fn probe(&self) -> Result<Option<Probe>> {
+        Ok(None)
     }
 
     async fn settle(&self, _: Duration) -> Result<bool> {
@@ -126,7 +131,7 @@ async fn installed(kind: EngineKind) -> Provision {
 async fn built(image: Image) -> Provision {
     images::build(&[image], &|_| {}).await.unwrap();
     Provision::Container {
-        images: vec![image.tag().into()],
+        images: vec![image.tag()],
         shm_size_bytes: 256 << 20,
         memory_bytes: Some(1 << 30),
         cpus: Some(1.5),
@@ -162,6 +167,7 @@ fn plan(engine: &EnginePlan, clients: u32) -> Plan {
             seed: 1,
             baseline: BTreeMap::new(),
             order: vec![vec![0]],
+            metrics: true,
         },
     }
 }

@@ -10,7 +10,9 @@ use bedplate_adapters::engines;
 use bedplate_adapters::images::Image;
 use bedplate_core::check::{check_settings, check_version, durability};
 use bedplate_core::error::ErrorKind;
-use bedplate_core::plan::{EngineKind, EnginePlan, Provision, TlsMode, TransportKind};
+use bedplate_core::plan::{
+    EngineKind, EnginePlan, Provision, SettingsProfile, TlsMode, TransportKind,
+};
 use bedplate_core::seam::{Address, Endpoint, Server};
 
 use super::{Trial, built, installed, output, plan, preflight_error, value};
@@ -25,6 +27,8 @@ fn engine(provision: Provision, transport: TransportKind, settings: &[(&str, &st
         provision,
         transport,
         settings: all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        settings_profile: SettingsProfile::Stock,
+        pages: None,
         tls: TlsMode::Off,
         tls_ca: None,
         initdb: None,

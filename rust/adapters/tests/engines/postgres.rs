@@ -10,7 +10,9 @@ use bedplate_adapters::engines;
 use bedplate_adapters::images::Image;
 use bedplate_core::check::{check_settings, check_version};
 use bedplate_core::error::ErrorKind;
-use bedplate_core::plan::{EngineKind, EnginePlan, Initdb, Provision, TlsMode, TransportKind};
+use bedplate_core::plan::{
+    EngineKind, EnginePlan, Initdb, Provision, SettingsProfile, TlsMode, TransportKind,
+};
 use bedplate_core::seam::{Address, Server};
 
 use super::{Trial, built, installed, output, plan, preflight_error, value};
@@ -29,6 +31,8 @@ fn engine(provision: Provision, transport: TransportKind, settings: &[(&str, &st
         provision,
         transport,
         settings: all,
+        settings_profile: SettingsProfile::Stock,
+        pages: None,
         tls: TlsMode::Off,
         tls_ca: None,
         initdb: Some(Initdb { locale: "C".into(), encoding: "UTF8".into(), checksums: false }),

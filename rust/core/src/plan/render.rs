@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::{
-    EnginePlan, FileSystem, Plan, Provision, RunLength, StorageKind, StoragePlan, UnavailableCell,
-    Work, WorkloadPlan,
+    Devices, EnginePlan, FileSystem, Plan, Provision, RunLength, StorageKind, StoragePlan,
+    UnavailableCell, Work, WorkloadPlan,
 };
 use crate::sizing::{bytes_text, seconds_text};
 use crate::slap::{Queries, SlapPlan};
@@ -83,10 +83,17 @@ fn engine(engine: &EnginePlan) -> Vec<(&'static str, String)> {
     }
     rows.extend([
         ("transport", engine.transport.word().to_owned()),
+        ("settings_profile", engine.settings_profile.word().to_owned()),
         ("settings", assignments(&engine.settings, "none")),
         ("tls", engine.tls.word().to_owned()),
     ]);
     rows.extend(engine.tls_ca.as_ref().map(|path| ("tls_ca", path.display().to_string())));
+    if let Some(pages) = engine.pages {
+        rows.extend([
+            ("block_size", bytes_text(pages.block_size_bytes.into())),
+            ("wal_block_size", bytes_text(pages.wal_block_size_bytes.into())),
+        ]);
+    }
     if let Some(initdb) = &engine.initdb {
         rows.extend([
             ("locale", initdb.locale.clone()),
@@ -116,25 +123,16 @@ fn storage(storage: &StoragePlan) -> Vec<(&'static str, String)> {
             let ashift = volume.ashift.map_or("ZFS's own".to_owned(), |ashift| ashift.to_string());
             let options: Vec<String> =
                 volume.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            rows.extend([
-                ("kind", "zfs".to_owned()),
-                ("size", bytes_text(volume.size_bytes)),
-                ("layout", volume.layout.word().to_owned()),
-                ("devices", volume.devices.to_string()),
-                ("ashift", ashift),
-                ("options", or_none(&options.join(" "))),
-            ]);
+            rows.push(("kind", "zfs".to_owned()));
+            rows.extend(devices(&volume.devices));
+            rows.extend([("ashift", ashift), ("options", or_none(&options.join(" ")))]);
             return rows;
         }
         StorageKind::Loop(volume) => volume,
     };
-    rows.extend([
-        ("kind", volume.file_system.word().to_owned()),
-        ("size", bytes_text(volume.size_bytes)),
-        ("block_size", volume.block_size_bytes.to_string()),
-        ("layout", volume.layout.word().to_owned()),
-        ("devices", volume.devices.to_string()),
-    ]);
+    rows.push(("kind", volume.file_system.word().to_owned()));
+    rows.extend(devices(&volume.devices));
+    rows.push(("block_size", volume.block_size_bytes.to_string()));
     if volume.file_system == FileSystem::Btrfs {
         rows.push(("nodatacow", volume.nodatacow.to_string()));
     }
@@ -143,6 +141,17 @@ fn storage(storage: &StoragePlan) -> Vec<(&'static str, String)> {
         ("mount_options", or_none(&volume.mount_options.join(","))),
     ]);
     rows
+}
+
+fn devices(devices: &Devices) -> [(&'static str, String); 5] {
+    let read_ahead = devices.read_ahead_bytes.map_or("the kernel's own".to_owned(), bytes_text);
+    [
+        ("size", bytes_text(devices.size_bytes)),
+        ("layout", devices.layout.word().to_owned()),
+        ("devices", devices.count.to_string()),
+        ("scheduler", devices.scheduler.clone()),
+        ("read_ahead", read_ahead),
+    ]
 }
 
 fn workload(workload: &WorkloadPlan) -> Vec<(&'static str, String)> {

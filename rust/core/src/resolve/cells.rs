@@ -85,7 +85,7 @@ pub(super) fn cross(context: &Context<'_>) -> Result<Cells> {
                     Ok(storage) => cells.available.push(Cell {
                         label,
                         levels,
-                        engine: engine.plan.clone(),
+                        engine: engine.on(&storage),
                         storage,
                         workload: workload.plan.clone(),
                     }),

@@ -4,16 +4,25 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::Context;
+use super::{Context, or_default};
 use crate::capabilities::{Binaries, EngineOffer};
 use crate::check::durability;
 use crate::error::{Error, Result};
 use crate::plan::{
-    EngineKind, EnginePlan, Initdb, Provision, SiteKind, TlsMode, TransportKind, WorkloadPlan,
-    version_has_prefix,
+    EngineKind, EnginePlan, Initdb, Pages, Provision, SettingsProfile, SiteKind, StorageKind,
+    StoragePlan, TlsMode, TransportKind, WorkloadPlan, version_has_prefix,
 };
 use crate::sizing::MIB;
 use crate::spec::{EngineSpec, Level, ProvisionKind, url_form};
+
+/// Block sizes that PostgreSQL can be compiled with, in bytes.
+const BLOCK_SIZES_BYTES: &[u32] = &[1024, 2048, 4096, 8192, 16384, 32768];
+/// The same for its write-ahead log.
+const WAL_BLOCK_SIZES_BYTES: &[u32] = &[1024, 2048, 4096, 8192, 16384, 32768, 65536];
+/// PostgreSQL's own size of either.
+const PAGE_BYTES: u32 = 8192;
+/// InnoDB's default of `innodb_page_size`.
+const INNODB_PAGE_BYTES: u64 = 16384;
 
 /// Docker's own 64 MB are too few for parallel queries.
 const SHM_SIZE_BYTES: u64 = 256 * MIB;
@@ -77,6 +86,8 @@ pub(super) struct EngineChoice {
     pub(super) plan: EnginePlan,
     pub(super) path: String,
     pub(super) levels: Vec<Level>,
+    /// Settings that the spec states, which no profile changes.
+    stated: Vec<String>,
 }
 
 /// All combinations of engine number `index`.
@@ -98,34 +109,165 @@ pub(super) fn choices(
         _ => spec.kind.word().to_owned(),
     });
     let transport = transport(&path, spec, kind)?;
+    let stated: Vec<String> = spec.settings.keys().cloned().collect();
     let mut choices = Vec::new();
     for version in &versions {
-        let provision = provision(context, &path, spec, kind, version)?;
-        for settings in settings(&path, spec)? {
-            let mut levels = Vec::new();
-            if versions.len() > 1 {
-                levels.push(("version".to_owned(), version.clone()));
+        for (pages, profile) in pages_and_profiles(&path, spec)? {
+            let provision = provision(context, &path, spec, kind, version, pages)?;
+            for settings in settings(&path, spec)? {
+                let mut levels = Vec::new();
+                if versions.len() > 1 {
+                    levels.push(("version".to_owned(), version.clone()));
+                }
+                levels.extend(own_levels(spec, pages, profile));
+                let varying = spec.settings.iter().filter(|(_, levels)| levels.len() > 1);
+                levels.extend(varying.filter_map(|(name, _)| {
+                    Some((format!("settings.{name}"), settings.get(name)?.clone()))
+                }));
+                let plan = EnginePlan {
+                    label: label.clone(),
+                    kind: spec.kind,
+                    version: version.clone(),
+                    allow_other_version: spec.allow_other_version,
+                    provision: provision.clone(),
+                    transport,
+                    settings,
+                    settings_profile: profile,
+                    pages,
+                    tls,
+                    tls_ca: tls_ca.clone(),
+                    initdb: initdb(spec, kind),
+                };
+                choices.push(EngineChoice {
+                    plan,
+                    path: path.clone(),
+                    levels,
+                    stated: stated.clone(),
+                });
             }
-            let varying = spec.settings.iter().filter(|(_, levels)| levels.len() > 1);
-            levels.extend(varying.filter_map(|(name, _)| {
-                Some((format!("settings.{name}"), settings.get(name)?.clone()))
-            }));
-            let plan = EnginePlan {
-                label: label.clone(),
-                kind: spec.kind,
-                version: version.clone(),
-                allow_other_version: spec.allow_other_version,
-                provision: provision.clone(),
-                transport,
-                settings,
-                tls,
-                tls_ca: tls_ca.clone(),
-                initdb: initdb(spec, kind),
-            };
-            choices.push(EngineChoice { plan, path: path.clone(), levels });
         }
     }
     Ok(choices)
+}
+
+/// Every combination of page sizes and profiles of settings.
+fn pages_and_profiles(
+    path: &str,
+    spec: &EngineSpec,
+) -> Result<Vec<(Option<Pages>, SettingsProfile)>> {
+    let stated = [
+        ("block_size", &spec.block_size_bytes, BLOCK_SIZES_BYTES),
+        ("wal_block_size", &spec.wal_block_size_bytes, WAL_BLOCK_SIZES_BYTES),
+    ];
+    for (key, sizes, allowed) in stated {
+        if let Some(bytes) = sizes.first()
+            && spec.kind != EngineKind::Postgres
+        {
+            return Err(Error::spec(format!(
+                "`{path}.{key}` is {bytes}, but does not go with `{path}.kind` \"{}\"",
+                spec.kind.word()
+            ))
+            .hint(format!("set `{path}.settings.innodb_page_size`, which MariaDB has instead")));
+        }
+        if let Some(bytes) = sizes.iter().find(|bytes| !allowed.contains(bytes)) {
+            let allowed: Vec<String> =
+                allowed.iter().map(|bytes| format!("{}kB", bytes / 1024)).collect();
+            return Err(Error::spec(format!(
+                "`{path}.{key}` is {bytes} bytes (allowed: {})",
+                allowed.join(", ")
+            )));
+        }
+    }
+    let pages = if spec.block_size_bytes.is_empty() && spec.wal_block_size_bytes.is_empty() {
+        vec![None]
+    } else {
+        let wal_sizes = or_default(&spec.wal_block_size_bytes, PAGE_BYTES);
+        or_default(&spec.block_size_bytes, PAGE_BYTES)
+            .into_iter()
+            .flat_map(|block_size_bytes| {
+                wal_sizes.iter().map(move |&wal_block_size_bytes| {
+                    Some(Pages { block_size_bytes, wal_block_size_bytes })
+                })
+            })
+            .collect()
+    };
+    let profiles = or_default(&spec.settings_profile, SettingsProfile::Stock);
+    let with_profiles = |pages| profiles.iter().map(move |&profile| (pages, profile));
+    Ok(pages.into_iter().flat_map(with_profiles).collect())
+}
+
+/// The levels of those that vary. `block_size` alone is a storage's.
+fn own_levels(
+    spec: &EngineSpec,
+    pages: Option<Pages>,
+    profile: SettingsProfile,
+) -> impl Iterator<Item = Level> {
+    let size = |bytes: fn(Pages) -> u32| {
+        pages.map_or_else(String::new, |pages| format!("{}kB", bytes(pages) / 1024))
+    };
+    [
+        ("engine.block_size", spec.block_size_bytes.len(), size(|pages| pages.block_size_bytes)),
+        (
+            "engine.wal_block_size",
+            spec.wal_block_size_bytes.len(),
+            size(|pages| pages.wal_block_size_bytes),
+        ),
+        ("settings_profile", spec.settings_profile.len(), profile.word().to_owned()),
+    ]
+    .into_iter()
+    .filter(|(_, count, _)| *count > 1)
+    .map(|(factor, _, level)| (factor.to_owned(), level))
+}
+
+impl EngineChoice {
+    /// The engine on a storage: what the profile of settings has for it, but for what the spec states.
+    pub(super) fn on(&self, storage: &StoragePlan) -> EnginePlan {
+        let mut plan = self.plan.clone();
+        if plan.settings_profile == SettingsProfile::FsTuned {
+            for (name, value) in fs_tuned(&plan, &storage.kind) {
+                if !self.stated.iter().any(|stated| stated == name) {
+                    plan.settings.insert(name.to_owned(), value.to_owned());
+                }
+            }
+        }
+        plan
+    }
+}
+
+/// Settings that suit a file system. Where overwriting goes to a new place anyway, PostgreSQL's log gains
+/// nothing from files that are filled with zeros or used again
+/// (<https://www.postgresql.org/docs/13/runtime-config-wal.html>, `wal_init_zero`, `wal_recycle`). Where
+/// no page can be written by half, nobody needs a second copy of it in the log or a doublewrite buffer.
+fn fs_tuned(engine: &EnginePlan, storage: &StorageKind) -> Vec<(&'static str, &'static str)> {
+    let mut settings = Vec::new();
+    match engine.kind {
+        EngineKind::Postgres => {
+            if storage.copies_on_write() {
+                settings.extend([("wal_init_zero", "off"), ("wal_recycle", "off")]);
+            }
+            let page_bytes = engine.pages.map_or(PAGE_BYTES, |pages| pages.block_size_bytes);
+            if storage.writes_whole(page_bytes.into()) {
+                settings.push(("full_page_writes", "off"));
+            }
+        }
+        EngineKind::MariaDb => {
+            let stated = engine.settings.get("innodb_page_size");
+            let page_bytes = stated.map_or(Some(INNODB_PAGE_BYTES), |text| mariadb_bytes(text));
+            if page_bytes.is_some_and(|bytes| storage.writes_whole(bytes)) {
+                settings.push(("innodb_doublewrite", "OFF"));
+            }
+        }
+    }
+    settings
+}
+
+/// A size as MariaDB takes it, `16K` or in bytes.
+fn mariadb_bytes(text: &str) -> Option<u64> {
+    let lower = text.trim().to_ascii_lowercase();
+    match lower.strip_suffix('k') {
+        Some(number) => Some(number.parse::<u64>().ok()? << 10),
+        None => lower.parse().ok(),
+    }
 }
 
 /// How a cluster is initialised, where that is ours to choose.
@@ -323,6 +465,7 @@ fn provision(
     spec: &EngineSpec,
     kind: ProvisionKind,
     version: &str,
+    pages: Option<Pages>,
 ) -> Result<Provision> {
     let capabilities = context.capabilities;
     let offer = capabilities.engine(spec.kind);
@@ -335,6 +478,7 @@ fn provision(
                     return Err(Error::spec(format!("`{path}.image` is empty")));
                 }
                 Some(image) => vec![image.clone()],
+                None if pages.is_some() => built_pages(path, version, pages)?,
                 None => pinned_images(offer, path, spec, version)?,
             };
             Ok(Provision::Container {
@@ -349,6 +493,19 @@ fn provision(
         }
         ProvisionKind::Url => Ok(Provision::Url { url: spec.url.clone().unwrap_or_default() }),
     }
+}
+
+/// The image with those page sizes, of the one version that is compiled.
+fn built_pages(path: &str, version: &str, pages: Option<Pages>) -> Result<Vec<String>> {
+    const COMPILED: &str = "13";
+    if !version_has_prefix(version, COMPILED) {
+        return Err(Error::spec(format!(
+            "`{path}.version` is \"{version}\", but page sizes are compiled into PostgreSQL \
+             {COMPILED} alone"
+        ))
+        .hint(format!("set `{path}.version = \"{COMPILED}\"`, or name an image of your own")));
+    }
+    Ok(pages.map(Pages::image).into_iter().collect())
 }
 
 /// The images of a version; where another may run, also the ones that can be built here.

@@ -5,22 +5,32 @@ use std::path::Path;
 use super::{Context, or_default};
 use crate::capabilities::{Availability, kernel_remedy};
 use crate::error::{Error, Result};
-use crate::plan::{FileSystem, Layout, LoopVolume, SiteKind, StorageKind, StoragePlan, ZfsVolume};
+use crate::plan::{
+    Devices, FileSystem, Layout, LoopVolume, SiteKind, StorageKind, StoragePlan, ZfsVolume,
+};
 use crate::sizing::{self, bytes_text};
-use crate::spec::{Level, LoopSpec, StorageSpec, StorageSpecKind, ZfsSpec};
+use crate::spec::{DevicesSpec, Level, LoopSpec, StorageSpec, StorageSpecKind, ZfsSpec};
 
 /// Bytes of a block when the spec names none.
 const BLOCK_SIZE_BYTES: u32 = 4096;
+/// The scheduler when the spec names none: the loop device hands requests on, and one scheduler below it
+/// is enough.
+const SCHEDULER: &str = "none";
+/// The kernel keeps read-ahead in whole pages.
+const PAGE_BYTES: u64 = 4096;
 /// ZFS's own bounds of `ashift`.
 const ASHIFTS: std::ops::RangeInclusive<u32> = 9..=16;
 
 /// A storage with one level of each of its lists.
+#[derive(Clone)]
 pub(super) struct StorageChoice<'a> {
     path: String,
     pub(super) label: String,
     size_bytes: Option<u64>,
     block_size_bytes: u32,
     layout: Layout,
+    scheduler: String,
+    read_ahead_bytes: Option<u64>,
     nodatacow: bool,
     pub(super) levels: Vec<Level>,
     making: Making<'a>,
@@ -53,18 +63,49 @@ pub(super) fn choices<'a>(context: &Context<'a>) -> Result<Vec<StorageChoice<'a>
         choices.extend(choices_of(context, index, spec)?);
     }
     if choices.is_empty() {
-        choices.push(StorageChoice {
-            path: "storage".to_owned(),
-            label: "existing".to_owned(),
+        choices.push(StorageChoice::new("storage".to_owned(), "existing".to_owned()));
+    }
+    Ok(choices)
+}
+
+impl StorageChoice<'_> {
+    /// A storage of which nothing is made, with all defaults.
+    fn new(path: String, label: String) -> Self {
+        Self {
+            path,
+            label,
             size_bytes: None,
-            block_size_bytes: 0,
+            block_size_bytes: BLOCK_SIZE_BYTES,
             layout: Layout::Single,
+            scheduler: SCHEDULER.to_owned(),
+            read_ahead_bytes: None,
             nodatacow: false,
             levels: Vec::new(),
             making: Making::Existing,
-        });
+        }
     }
-    Ok(choices)
+}
+
+/// Every choice with every one of the levels that were written, in the order of both.
+fn vary<'a, T: Clone>(
+    choices: Vec<StorageChoice<'a>>,
+    factor: &str,
+    levels: &[T],
+    name: impl Fn(&T) -> String,
+    set: impl Fn(&mut StorageChoice<'a>, T),
+) -> Vec<StorageChoice<'a>> {
+    if levels.is_empty() {
+        return choices;
+    }
+    let with = |choice: &StorageChoice<'a>, level: &T| {
+        let mut choice = choice.clone();
+        if levels.len() > 1 {
+            choice.levels.push((factor.to_owned(), name(level)));
+        }
+        set(&mut choice, level.clone());
+        choice
+    };
+    choices.iter().flat_map(|choice| levels.iter().map(|level| with(choice, level))).collect()
 }
 
 fn choices_of<'a>(
@@ -74,48 +115,59 @@ fn choices_of<'a>(
 ) -> Result<Vec<StorageChoice<'a>>> {
     let path = context.spec.storage_path(index);
     let label = spec.label.clone().unwrap_or_else(|| spec.kind.word().to_owned());
-    // What has no keys of this kind has one level of each.
-    let none = LoopSpec::default();
-    let (size_bytes, layouts, volume) = match &spec.kind {
-        StorageSpecKind::Directory { .. } => (None, &none.layout, &none),
-        StorageSpecKind::Tmpfs { size_bytes } => (*size_bytes, &none.layout, &none),
+    let mut choices = vec![StorageChoice::new(path.clone(), label)];
+    let devices = match &spec.kind {
+        StorageSpecKind::Directory { .. } => None,
+        StorageSpecKind::Tmpfs { size_bytes } => {
+            choices[0].size_bytes = *size_bytes;
+            None
+        }
         StorageSpecKind::Loop(kind, volume) => {
             check_loop(&path, *kind, volume)?;
-            (volume.size_bytes, &volume.layout, volume)
+            Some(&volume.devices)
         }
         StorageSpecKind::Zfs(volume) => {
             check_zfs(&path, volume)?;
-            (volume.size_bytes, &volume.layout, &none)
+            Some(&volume.devices)
         }
     };
-    let (block_sizes, nodatacows) = (&volume.block_size_bytes, &volume.nodatacow);
-    let mut choices = Vec::new();
-    for layout in or_default(layouts, Layout::Single) {
-        let making = making(context, &path, &spec.kind, layout)?;
-        for block_size_bytes in or_default(block_sizes, BLOCK_SIZE_BYTES) {
-            for nodatacow in or_default(nodatacows, false) {
-                let mut levels = Vec::new();
-                if layouts.len() > 1 {
-                    levels.push(("layout".to_owned(), layout.word().to_owned()));
-                }
-                if block_sizes.len() > 1 {
-                    levels.push(("block_size".to_owned(), block_size_bytes.to_string()));
-                }
-                if nodatacows.len() > 1 {
-                    levels.push(("nodatacow".to_owned(), nodatacow.to_string()));
-                }
-                choices.push(StorageChoice {
-                    path: path.clone(),
-                    label: label.clone(),
-                    size_bytes,
-                    block_size_bytes,
-                    layout,
-                    nodatacow,
-                    levels,
-                    making: making.clone(),
-                });
-            }
-        }
+    if let Some(devices) = devices {
+        choices[0].size_bytes = devices.size_bytes;
+        choices = vary(
+            choices,
+            "layout",
+            &devices.layout,
+            |layout| layout.word().to_owned(),
+            |choice, layout| choice.layout = layout,
+        );
+    }
+    if let StorageSpecKind::Loop(_, volume) = &spec.kind {
+        choices = vary(
+            choices,
+            "block_size",
+            &volume.block_size_bytes,
+            u32::to_string,
+            |choice, bytes| choice.block_size_bytes = bytes,
+        );
+        choices = vary(choices, "nodatacow", &volume.nodatacow, bool::to_string, |choice, on| {
+            choice.nodatacow = on;
+        });
+    }
+    if let Some(devices) = devices {
+        choices =
+            vary(choices, "scheduler", &devices.scheduler, String::clone, |choice, scheduler| {
+                choice.scheduler = scheduler;
+            });
+        choices = vary(
+            choices,
+            "read_ahead",
+            &devices.read_ahead_bytes,
+            |bytes| bytes_text(*bytes),
+            |choice, bytes| choice.read_ahead_bytes = Some(bytes),
+        );
+    }
+    for choice in &mut choices {
+        choice.making = making(context, &spec.kind, choice)?;
     }
     Ok(choices)
 }
@@ -146,37 +198,42 @@ pub(super) fn storage(
             let noatime = || vec!["noatime".to_owned()];
             let volume = LoopVolume {
                 file_system: *file_system,
-                size_bytes,
+                devices: devices(choice, size_bytes, &spec.devices),
                 block_size_bytes: choice.block_size_bytes,
-                layout: choice.layout,
-                devices: spec.devices.unwrap_or(choice.layout.devices()),
                 nodatacow: choice.nodatacow,
                 mkfs_options: spec.mkfs_options.clone(),
                 mount_options: spec.mount_options.clone().unwrap_or_else(noatime),
             };
-            check_free(context, &choice.path, volume.bytes())?;
+            check_free(context, &choice.path, volume.devices.bytes())?;
             if volume.file_system == FileSystem::Btrfs {
-                let devices = (volume.devices, volume.device_bytes());
                 let least = ("mkfs.btrfs", sizing::BTRFS_DEVICE_BYTES_MIN);
-                check_device(&choice.path, size_bytes, devices, least)?;
+                check_device(&choice.path, &volume.devices, least)?;
             }
             StorageKind::Loop(volume)
         }
         Making::Zfs(spec) => {
             let volume = ZfsVolume {
-                size_bytes,
-                layout: choice.layout,
-                devices: spec.devices.unwrap_or(choice.layout.devices()),
+                devices: devices(choice, size_bytes, &spec.devices),
                 ashift: spec.ashift,
                 options: spec.options.clone(),
             };
-            check_free(context, &choice.path, volume.bytes())?;
-            let devices = (volume.devices, volume.device_bytes());
-            check_device(&choice.path, size_bytes, devices, ("ZFS", sizing::ZFS_DEVICE_BYTES_MIN))?;
+            check_free(context, &choice.path, volume.devices.bytes())?;
+            let least = ("ZFS", sizing::ZFS_DEVICE_BYTES_MIN);
+            check_device(&choice.path, &volume.devices, least)?;
             StorageKind::Zfs(volume)
         }
     };
     Ok(Ok(StoragePlan { label: choice.label.clone(), kind }))
+}
+
+/// The devices of a choice.
+fn devices(choice: &StorageChoice<'_>, size_bytes: u64, spec: &DevicesSpec) -> Devices {
+    let count = spec.count.unwrap_or(choice.layout.devices());
+    Devices {
+        scheduler: choice.scheduler.clone(),
+        read_ahead_bytes: choice.read_ahead_bytes,
+        ..Devices::new(size_bytes, choice.layout, count)
+    }
 }
 
 /// The error of a spec of which nothing is left.
@@ -246,7 +303,7 @@ fn block_sizes(kind: FileSystem) -> (&'static [u32], &'static str) {
 }
 
 fn check_loop(path: &str, kind: FileSystem, spec: &LoopSpec) -> Result<()> {
-    check_devices(path, &spec.layout, spec.devices)?;
+    check_devices(path, &spec.devices)?;
     let (block_sizes_bytes, argument) = block_sizes(kind);
     for block_size_bytes in &spec.block_size_bytes {
         if !block_sizes_bytes.contains(block_size_bytes) {
@@ -277,7 +334,7 @@ fn check_loop(path: &str, kind: FileSystem, spec: &LoopSpec) -> Result<()> {
 }
 
 fn check_zfs(path: &str, spec: &ZfsSpec) -> Result<()> {
-    check_devices(path, &spec.layout, spec.devices)?;
+    check_devices(path, &spec.devices)?;
     match spec.ashift {
         Some(ashift) if !ASHIFTS.contains(&ashift) => Err(Error::spec(format!(
             "`{path}.ashift` is {ashift}, but must be from {} to {}",
@@ -289,9 +346,17 @@ fn check_zfs(path: &str, spec: &ZfsSpec) -> Result<()> {
 }
 
 /// Checks that every layout can be made of the number of devices.
-fn check_devices(path: &str, layouts: &[Layout], devices: Option<u32>) -> Result<()> {
-    let Some(devices) = devices else { return Ok(()) };
-    for layout in or_default(layouts, Layout::Single) {
+fn check_devices(path: &str, spec: &DevicesSpec) -> Result<()> {
+    for bytes in &spec.read_ahead_bytes {
+        if !bytes.is_multiple_of(PAGE_BYTES) {
+            return Err(Error::spec(format!(
+                "`{path}.read_ahead` is {}, but must be a multiple of {PAGE_BYTES} bytes",
+                bytes_text(*bytes)
+            )));
+        }
+    }
+    let Some(devices) = spec.count else { return Ok(()) };
+    for layout in or_default(&spec.layout, Layout::Single) {
         let (fits, needed) = match layout {
             Layout::Single => (devices == 1, "is one device"),
             Layout::Raid0 | Layout::Raid1 | Layout::Raidz => (devices >= 2, "needs at least 2"),
@@ -311,19 +376,15 @@ fn check_devices(path: &str, layouts: &[Layout], devices: Option<u32>) -> Result
 }
 
 /// Refuses devices that are smaller than what makes the volume of them takes.
-fn check_device(
-    path: &str,
-    size_bytes: u64,
-    (devices, device_bytes): (u32, u64),
-    (maker, least_bytes): (&str, u64),
-) -> Result<()> {
-    if device_bytes >= least_bytes {
+fn check_device(path: &str, devices: &Devices, (maker, least_bytes): (&str, u64)) -> Result<()> {
+    if devices.each_bytes() >= least_bytes {
         return Ok(());
     }
     Err(Error::spec(format!(
-        "`{path}.size` is {}, which makes {devices} devices of {}, but {maker} refuses less than {}",
-        bytes_text(size_bytes),
-        bytes_text(device_bytes),
+        "`{path}.size` is {}, which makes {} devices of {}, but {maker} refuses less than {}",
+        bytes_text(devices.size_bytes),
+        devices.count,
+        bytes_text(devices.each_bytes()),
         bytes_text(least_bytes)
     )))
 }
@@ -331,7 +392,8 @@ fn check_device(
 /// What mkfs.xfs refuses. Checksums of metadata, on unless it is told otherwise, need blocks of 1024
 /// bytes.
 fn check_xfs(path: &str, spec: &LoopSpec) -> Result<()> {
-    if let Some(size_bytes) = spec.size_bytes.filter(|bytes| *bytes < sizing::XFS_BYTES_MIN) {
+    if let Some(size_bytes) = spec.devices.size_bytes.filter(|bytes| *bytes < sizing::XFS_BYTES_MIN)
+    {
         return Err(Error::spec(format!(
             "`{path}.size` is {}, but mkfs.xfs refuses less than {}",
             bytes_text(size_bytes),
@@ -354,10 +416,10 @@ fn check_xfs(path: &str, spec: &LoopSpec) -> Result<()> {
 /// What keeps the whole run from its volumes, and what the user can mend: no root, no Docker.
 fn making<'a>(
     context: &Context<'_>,
-    path: &str,
     kind: &'a StorageSpecKind,
-    layout: Layout,
+    choice: &StorageChoice<'_>,
 ) -> Result<Making<'a>> {
+    let (path, layout) = (&choice.path, choice.layout);
     let word = kind.word();
     let not_yet = |what: &str| Ok(Making::Lacking(not_yet(context, word, what)));
     let made = match kind {
@@ -373,14 +435,30 @@ fn making<'a>(
     };
     require_privilege(context, path, word)?;
     let lack = match &made {
-        Making::Zfs(spec) => zfs_lack(context, spec),
+        Making::Zfs(spec) => zfs_lack(context, spec).or_else(|| scheduler_lack(context, choice)),
         // At site docker tools and devices are those of the helper container.
         Making::Loop(file_system, _) if context.site == SiteKind::Local => {
-            tool_lack(context, *file_system).or_else(|| kernel_lack(context, word))
+            tool_lack(context, *file_system)
+                .or_else(|| kernel_lack(context, word))
+                .or_else(|| scheduler_lack(context, choice))
         }
         _ => kernel_lack(context, word),
     };
     Ok(lack.map_or(made, Making::Lacking))
+}
+
+/// A scheduler that the kernel does not offer for loop devices.
+fn scheduler_lack(context: &Context<'_>, choice: &StorageChoice<'_>) -> Option<Lack> {
+    let (scheduler, known) = (&choice.scheduler, &context.capabilities.schedulers);
+    // A kernel that shows none has nothing to choose from, and then there is none at work.
+    if scheduler == SCHEDULER || known.contains(scheduler) {
+        return None;
+    }
+    let offered = if known.is_empty() { SCHEDULER.to_owned() } else { known.join(", ") };
+    Some(Lack {
+        reason: format!("the kernel has no scheduler `{scheduler}` for loop devices"),
+        remedy: format!("use one of: {offered}"),
+    })
 }
 
 /// What pools lack here.

@@ -4,8 +4,8 @@ use super::*;
 use crate::ErrorKind;
 use crate::capabilities::{Availability, Binaries, EngineOffer, ZfsOffer};
 use crate::plan::{
-    EngineKind, FileSystem, Initdb, Layout, LoopVolume, Provision, QueryProtocol, RunLength,
-    Scaled, StorageKind, TlsMode, TransportKind, Work,
+    Devices, EngineKind, FileSystem, Initdb, Layout, LoopVolume, Provision, QueryProtocol,
+    RunLength, Scaled, StorageKind, TlsMode, TransportKind, Work,
 };
 use crate::slap::LoadType;
 
@@ -23,6 +23,7 @@ fn rich() -> Capabilities {
         memory_bytes: 8 << 30,
         docker: Availability::Available,
         loop_devices: Availability::Available,
+        schedulers: ["none", "mq-deadline"].map(str::to_owned).to_vec(),
         docker_shares_kernel: true,
         mkfs: FileSystem::ALL.map(|known| (known, Availability::Available)).into(),
         zfs: ZfsOffer {
@@ -142,10 +143,8 @@ fn every_default_is_filled() {
         cell.storage.kind,
         StorageKind::Loop(LoopVolume {
             file_system: FileSystem::Ext4,
-            size_bytes: 896 * MIB,
+            devices: Devices::new(896 * MIB, Layout::Single, 1),
             block_size_bytes: 4096,
-            layout: Layout::Single,
-            devices: 1,
             nodatacow: false,
             mkfs_options: vec![],
             mount_options: vec!["noatime".to_owned()],
@@ -171,10 +170,8 @@ fn a_file_system_on_a_loop_device_is_filled_alike() {
             plan.cells[0].storage.kind,
             StorageKind::Loop(LoopVolume {
                 file_system,
-                size_bytes: 896 * MIB,
+                devices: Devices::new(896 * MIB, Layout::Single, 1),
                 block_size_bytes: 1024,
-                layout: Layout::Single,
-                devices: 1,
                 nodatacow: false,
                 mkfs_options: vec!["-v".to_owned()],
                 mount_options: vec!["nobarrier".to_owned()],
@@ -194,14 +191,19 @@ fn several_devices_hold_what_was_asked_for() {
         volumes.collect()
     };
     let all = volumes("layout = [\"single\", \"raid0\", \"raid1\", \"raid10\"]");
-    let sizes: Vec<_> =
-        all.iter().map(|it| (it.devices, it.device_bytes() / MIB, it.bytes() / MIB)).collect();
+    let sizes: Vec<_> = all
+        .iter()
+        .map(|it| (it.devices.count, it.devices.each_bytes() / MIB, it.devices.bytes() / MIB))
+        .collect();
     assert_eq!(sizes, [(1, 3072, 3072), (2, 1536, 3072), (2, 3072, 6144), (4, 1536, 6144)]);
     let three = &volumes("layout = \"raid0\"\ndevices = 3\nnodatacow = true")[0];
-    assert_eq!((three.devices, three.device_bytes(), three.nodatacow), (3, 1024 * MIB, true));
+    assert_eq!(
+        (three.devices.count, three.devices.each_bytes(), three.nodatacow),
+        (3, 1024 * MIB, true)
+    );
     // What does not divide is rounded up to pages.
-    let odd = LoopVolume { size_bytes: 3 * 4096 * 10 + 1, ..three.clone() };
-    assert_eq!(odd.device_bytes(), 11 * 4096);
+    let odd = Devices { size_bytes: 3 * 4096 * 10 + 1, ..three.devices.clone() };
+    assert_eq!(odd.each_bytes(), 11 * 4096);
     let both = resolved("[storage]\nkind = \"btrfs\"\nnodatacow = [false, true]");
     let levels: Vec<&str> =
         both.cells.iter().map(|cell| cell.levels["nodatacow"].as_str()).collect();
@@ -225,9 +227,12 @@ fn a_pool_has_the_properties_that_zfs_has() {
     let plan = resolve(&spec(keys), &machine).expect("it is right");
     assert_eq!(plan.unavailable, []);
     let StorageKind::Zfs(volume) = &plan.cells[1].storage.kind else { panic!("zfs") };
-    assert_eq!((volume.layout, volume.devices, volume.ashift), (Layout::Raidz, 3, Some(12)));
+    assert_eq!(
+        (volume.devices.layout, volume.devices.count, volume.ashift),
+        (Layout::Raidz, 3, Some(12))
+    );
     // Of three devices one holds the parity.
-    assert_eq!((volume.device_bytes(), volume.bytes()), (512 * MIB, 1536 * MIB));
+    assert_eq!((volume.devices.each_bytes(), volume.devices.bytes()), (512 * MIB, 1536 * MIB));
     assert_eq!(volume.options["atime"], "off");
 
     let plan = resolve(&spec("options = { sync = \"disabled\" }"), &machine).expect("ext4 is left");
@@ -240,6 +245,103 @@ fn a_pool_has_the_properties_that_zfs_has() {
         message.contains("makes 20 devices of 51.2 MiB, but ZFS refuses less than 64 MiB"),
         "{message}"
     );
+}
+
+/// A machine with a ZFS.
+fn with_zfs() -> Capabilities {
+    let zfs = ZfsOffer {
+        pools: Availability::Available,
+        implementation: "OpenZFS".to_owned(),
+        properties: vec!["recordsize".to_owned()],
+    };
+    Capabilities { zfs, ..rich() }
+}
+
+#[test]
+fn settings_are_tuned_to_what_the_file_system_makes_useless() {
+    let storages = [
+        "kind = \"ext4\"",
+        "kind = \"btrfs\"",
+        "kind = \"btrfs\"\nlabel = \"in place\"\nnodatacow = true",
+        "kind = \"zfs\"\nlabel = \"records of 128K\"",
+        "kind = \"zfs\"\nlabel = \"records of 4K\"\noptions = { recordsize = \"4K\" }",
+        "kind = \"zfs\"\nlabel = \"records of 8k\"\noptions = { recordsize = \"8k\" }",
+    ];
+    let storages: String = storages.iter().map(|keys| format!("[[storage]]\n{keys}\n")).collect();
+    let settings = |engine: &str| -> Vec<String> {
+        let spec = format!("[engine]\n{engine}\nsettings_profile = [\"stock\", \"fs-tuned\"]\n");
+        let plan = resolve(&format!("{spec}{storages}"), &with_zfs()).expect("it is right");
+        let of = |profile: &str| -> Vec<Vec<String>> {
+            let cells = plan.cells.iter().filter(|it| it.levels["settings_profile"] == profile);
+            let pairs = |cell: &crate::plan::Cell| -> Vec<String> {
+                let settings = &cell.engine.settings;
+                settings.iter().map(|(name, value)| format!("{name}={value}")).collect()
+            };
+            cells.map(pairs).collect()
+        };
+        let (stock, tuned) = (of("stock"), of("fs-tuned"));
+        assert_eq!((stock.len(), tuned.len()), (6, 6));
+        // What the profile adds or changes.
+        let new = |(stock, tuned): (&Vec<String>, &Vec<String>)| {
+            let new: Vec<&str> =
+                tuned.iter().filter(|it| !stock.contains(it)).map(String::as_str).collect();
+            new.join(" ")
+        };
+        stock.iter().zip(&tuned).map(new).collect()
+    };
+    let log = "wal_init_zero=off wal_recycle=off";
+    let whole = format!("full_page_writes=off {log}");
+    assert_eq!(settings(""), ["", log, "", &whole, log, &whole]);
+    // A page of 4 kB fits into records of 4K.
+    assert_eq!(settings("block_size = \"4kB\"")[4], whole);
+    // What is stated stays.
+    let stated = "settings = { full_page_writes = true, wal_recycle = true }";
+    assert_eq!(settings(stated)[3], "wal_init_zero=off");
+    // A page of InnoDB has 16 KiB.
+    let doublewrite = "innodb_doublewrite=OFF";
+    let mariadb = "kind = \"mariadb\"";
+    assert_eq!(settings(mariadb), ["", "", "", doublewrite, "", ""]);
+    let small = format!("{mariadb}\nsettings = {{ innodb_page_size = \"8k\" }}");
+    assert_eq!(settings(&small)[5], doublewrite);
+}
+
+#[test]
+fn page_sizes_name_the_image_that_has_them() {
+    let plan = resolved(&format!("[engine]\nblock_size = [\"1kB\", \"32kB\"]\n{EXT4}"));
+    let labels: Vec<&str> = plan.cells.iter().map(|cell| cell.label.as_str()).collect();
+    assert_eq!(labels, ["ext4/engine.block_size=1kB", "ext4/engine.block_size=32kB"]);
+    let Provision::Container { images, .. } = &plan.cells[0].engine.provision else {
+        panic!("no container")
+    };
+    assert_eq!(images[..], ["bedplate/postgres:13-block-1kB-wal-8kB"]);
+    assert_eq!(plan.cells[0].engine.pages.map(|pages| pages.block_size_bytes), Some(1024));
+    assert_eq!(resolved(EXT4).cells[0].engine.pages, None);
+    for (keys, words) in [
+        ("block_size = \"3kB\"", "`engine.block_size` is 3072 bytes (allowed: 1kB, 2kB"),
+        ("block_size = \"64kB\"", "`engine.block_size` is 65536 bytes (allowed: 1kB, 2kB"),
+        ("wal_block_size = 100", "`engine.wal_block_size` is 100 bytes (allowed: 1kB, 2kB"),
+        ("block_size = \"4kB\"\nversion = \"15\"", "page sizes are compiled into PostgreSQL 13"),
+        ("block_size = \"4kB\"\nkind = \"mariadb\"", "does not go with `engine.kind`"),
+    ] {
+        let (_, message) = error_of(&format!("[engine]\n{keys}\n{EXT4}"), &rich());
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn schedulers_are_those_of_the_kernel() {
+    let spec = "[storage]\nkind = \"ext4\"\nscheduler = [\"none\", \"mq-deadline\", \"cfq\"]\n\
+                read_ahead = \"128KiB\"";
+    let plan = resolved(spec);
+    let labels: Vec<&str> = plan.cells.iter().map(|cell| cell.label.as_str()).collect();
+    assert_eq!(labels, ["ext4/scheduler=none", "ext4/scheduler=mq-deadline"]);
+    let devices = plan.cells[1].storage.kind.devices().expect("a loop volume");
+    assert_eq!(devices.scheduler, "mq-deadline");
+    assert_eq!(devices.read_ahead_bytes, Some(128 << 10));
+    assert_eq!(plan.unavailable[0].reason, "the kernel has no scheduler `cfq` for loop devices");
+    assert_eq!(plan.unavailable[0].remedy, "use one of: none, mq-deadline");
+    let (_, message) = error_of("[storage]\nkind = \"ext4\"\nread_ahead = 1000", &rich());
+    assert!(message.starts_with("`storage.read_ahead` is 1000 B, but must be"), "{message}");
 }
 
 #[test]
@@ -1092,7 +1194,7 @@ fn the_text_has_every_field() {
     let expected = format!(
         "plan          study
 plan_id       {}
-plan_version  1
+plan_version  2
 site          local
 work_dir      /state/work
 
@@ -1107,6 +1209,7 @@ engine
   memory               no limit
   cpus                 no limit
   transport            unix
+  settings_profile     stock
   settings             fsync=on, full_page_writes=on, synchronous_commit=on
   tls                  off
   locale               C
@@ -1117,9 +1220,11 @@ storage 1
   label          ext4
   kind           ext4
   size           960 MiB
-  block_size     4096
   layout         single
   devices        1
+  scheduler      none
+  read_ahead     the kernel's own
+  block_size     4096
   mkfs_options   none
   mount_options  noatime
 
@@ -1127,9 +1232,11 @@ storage 2
   label          xfs
   kind           xfs
   size           960 MiB
-  block_size     4096
   layout         single
   devices        1
+  scheduler      none
+  read_ahead     the kernel's own
+  block_size     4096
   mkfs_options   none
   mount_options  noatime
 
@@ -1149,6 +1256,7 @@ design
   blocks    1
   seed      20
   baseline  storage=ext4
+  metrics   true
 
 cells
      cell  engine  storage  workload  levels

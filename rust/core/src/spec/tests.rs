@@ -23,12 +23,12 @@ fn bad_input_is_named() {
         ),
         (
             "[storage]\nkind = \"f2fs\"\nblock_size = 4096",
-            "`storage.block_size` is not a known key (allowed: kind, label, size, layout, devices, \
+            "`storage.block_size` is not a known key (allowed: kind, label, size, layout, devices, scheduler, read_ahead, \
              mkfs_options, mount_options) | a storage of kind `f2fs` has no `block_size`",
         ),
         (
             "[storage]\nkind = \"zfs\"\nmount_options = [\"noatime\"]",
-            "`storage.mount_options` is not a known key (allowed: kind, label, size, layout, devices, \
+            "`storage.mount_options` is not a known key (allowed: kind, label, size, layout, devices, scheduler, read_ahead, \
              ashift, options) | a storage of kind `zfs` has no `mount_options`",
         ),
         (
@@ -306,9 +306,9 @@ fn toml_and_json_say_the_same() {
     let StorageSpecKind::Loop(FileSystem::Ext4, volume) = &toml.storages[0].kind else {
         panic!("ext4")
     };
-    assert_eq!(volume.size_bytes, Some(24 << 30));
+    assert_eq!(volume.devices.size_bytes, Some(24 << 30));
     assert_eq!(volume.mount_options, Some(vec![]));
     let StorageSpecKind::Zfs(volume) = &toml.storages[4].kind else { panic!("zfs") };
-    assert_eq!(volume.layout, [Layout::Raidz]);
+    assert_eq!(volume.devices.layout, [Layout::Raidz]);
     assert_eq!(volume.options["atime"], "off");
 }
