@@ -463,7 +463,7 @@ class Zfs(_Table):
         ValueError
             When `options` holds a property that is given by its name, too.
         """
-        outer = ("kind", "size", "layout", "devices", "ashift", "label")
+        outer = ("kind", "size", "layout", "devices", "scheduler", "read_ahead", "ashift", "label")
         table = super().to_dict()
         options = cast("dict[str, Json]", table.pop("options", {}))
         for key in [key for key in table if key not in outer]:
