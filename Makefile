@@ -1,7 +1,11 @@
 # The two commands of the README are `make demo` and `make test`; each sets up what it needs.
 
-.PHONY: demo test soak lint rust-test python-test notebooks wheel bench-pgbench bench-mysqlslap clean
+.PHONY: demo test soak lint rust-test python-test notebooks wheel bench-pgbench bench-mysqlslap bench-metrics clean
 .DEFAULT_GOAL := demo
+
+# Images of PostgreSQL with page sizes that specs and tests need.
+PAGES := postgres-block-1kB-wal-1kB postgres-block-8kB-wal-8kB
+MORE_PAGES := postgres-block-4kB-wal-4kB postgres-block-32kB-wal-32kB
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -16,6 +20,7 @@ test:
 	$(MAKE) lint
 	scripts/wheel.sh
 	bedplate images build
+	bedplate images build $(PAGES)
 	$(MAKE) rust-test python-test notebooks
 
 lint:
@@ -42,6 +47,7 @@ soak:
 	scripts/setup.sh test
 	scripts/wheel.sh
 	bedplate images build
+	bedplate images build $(PAGES) $(MORE_PAGES)
 	cargo nextest run --workspace --locked
 	pytest -s -m "soak or not soak"
 
@@ -56,6 +62,12 @@ bench-mysqlslap:
 	scripts/setup.sh test
 	scripts/wheel.sh
 	python bench/mysqlslap.py
+
+# Trials with and without metrics.
+bench-metrics:
+	scripts/setup.sh test
+	scripts/wheel.sh
+	python bench/metrics.py
 
 wheel:
 	scripts/setup.sh build

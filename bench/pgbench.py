@@ -77,9 +77,11 @@ def server(clients: int) -> Iterator[tuple[Path, int]]:
             )
 
 
-def ours(socket: Path, port: int, workload: str, options: argparse.Namespace) -> Sample:
-    """One trial of ours."""
-    spec = {
+def spec_of(
+    socket: Path, port: int, workload: str, options: argparse.Namespace
+) -> dict[str, object]:
+    """Return the spec of a trial on the server."""
+    return {
         "name": "bench",
         "engine": {
             "kind": "postgres",
@@ -97,6 +99,11 @@ def ours(socket: Path, port: int, workload: str, options: argparse.Namespace) ->
             "warmup": 0,
         },
     }
+
+
+def ours(socket: Path, port: int, workload: str, options: argparse.Namespace) -> Sample:
+    """One trial of ours."""
+    spec = spec_of(socket, port, workload, options)
     with tempfile.TemporaryDirectory() as out:
         results = bedplate.run(spec, progress=False, out=out)
         (row,) = results.trials.to_dicts()

@@ -27,6 +27,7 @@ cd build
   --with-blocksize="$block_kib" \
   --with-wal-blocksize="$wal_block_kib" \
   --with-extra-version=" (compiled from Debian $version)" \
+  --prefix=/usr \
   --datarootdir=/usr/share/ \
   --datadir=/usr/share/postgresql/13 \
   --sysconfdir=/etc/postgresql-common \
@@ -39,7 +40,12 @@ cd build
   --with-uuid=e2fs --with-icu --with-pam --with-openssl --with-libxml --with-libxslt \
   --with-gssapi --with-ldap --with-systemd \
   CFLAGS="$CFLAGS" LDFLAGS="$LDFLAGS"
-for part in src contrib; do
+# The server, its tools and PL/pgSQL; neither ECPG nor the regression tests nor contrib.
+parts=(
+  src/common src/port src/timezone src/backend src/backend/utils/mb/conversion_procs
+  src/backend/snowball src/interfaces/libpq src/fe_utils src/bin src/pl/plpgsql
+)
+for part in "${parts[@]}"; do
   make --silent -j"$(nproc)" -C "$part" all
   make --silent -C "$part" install DESTDIR="$destination"
 done

@@ -311,8 +311,8 @@ class Ext4(_OnLoop):
     block_size
         1024, 2048 or 4096 bytes. Default 4096.
     layout
-        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
-        the first; cells of the others are planned as not available.
+        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``; by md, at
+        site ``local``.
     devices
         Number of loop devices. Default: as few as the layout takes.
     scheduler
@@ -344,8 +344,8 @@ class Xfs(_OnLoop):
     block_size
         A power of two from 512 to 65536 bytes. Default 4096.
     layout
-        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``. This version makes only
-        the first; cells of the others are planned as not available.
+        ``"single"`` (default), ``"raid0"``, ``"raid1"`` or ``"raid10"``; by md, at
+        site ``local``.
     devices
         Number of loop devices. Default: as few as the layout takes.
     scheduler

@@ -31,6 +31,7 @@ pub async fn capabilities(state_dir: &Path, work_dir: Option<&Path>) -> Capabili
         docker_shares_kernel,
         loop_devices: loop_devices(),
         schedulers: schedulers(),
+        md: md(),
         mkfs: FileSystem::ALL.map(|known| (known, mkfs(known))).into(),
         zfs: zfs().await,
         filesystems: filesystems(),
@@ -38,6 +39,22 @@ pub async fn capabilities(state_dir: &Path, work_dir: Option<&Path>) -> Capabili
         state_dir: state_dir.to_owned(),
         free_bytes: free_bytes(work_dir.unwrap_or(state_dir)).unwrap_or(0),
     }
+}
+
+/// Whether the kernel joins devices by md, now or once its module is loaded, and the tool for it is here.
+fn md() -> Availability {
+    let release = kernel_release();
+    let lists = ["modules.builtin", "modules.dep"].map(|name| {
+        fs::read_to_string(format!("/lib/modules/{release}/{name}")).unwrap_or_default()
+    });
+    let module = lists.iter().any(|list| list.contains("/md/md-mod.ko"));
+    if !module && !Path::new("/proc/mdstat").exists() {
+        return missing(
+            "the kernel has no md",
+            "run `modprobe md-mod`, or boot a kernel with CONFIG_BLK_DEV_MD",
+        );
+    }
+    tool("mdadm", "mdadm")
 }
 
 /// Schedulers that the first loop device could have.

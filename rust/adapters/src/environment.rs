@@ -35,7 +35,20 @@ pub async fn environment(work_dir: &Path) -> Environment {
     facts.put("cpu_governor", cpu_governor());
     facts.put("transparent_hugepages", line("/sys/kernel/mm/transparent_hugepage/enabled"));
     facts.put("cgroup_version", cgroup_version());
-    for name in ["dirty_background_ratio", "dirty_ratio", "swappiness", "overcommit_memory"] {
+    facts.put("cpu_threads_share_cores", line("/sys/devices/system/cpu/smt/active"));
+    facts.put("cpu_microcode", cpu_info("microcode"));
+    facts.put("memory_nodes", line("/sys/devices/system/node/online"));
+    facts.put("kernel_command_line", line("/proc/cmdline"));
+    facts.put("address_space_randomised", line("/proc/sys/kernel/randomize_va_space"));
+    for name in [
+        "dirty_background_ratio",
+        "dirty_ratio",
+        "dirty_bytes",
+        "dirty_expire_centisecs",
+        "dirty_writeback_centisecs",
+        "swappiness",
+        "overcommit_memory",
+    ] {
         facts.put(&format!("vm_{name}"), line(format!("/proc/sys/vm/{name}")));
     }
     facts.docker().await;
@@ -120,10 +133,15 @@ pub(crate) fn memory_bytes() -> Option<u64> {
     meminfo("MemTotal")
 }
 
-fn meminfo(key: &str) -> Option<u64> {
+/// A number of `/proc/meminfo` in bytes.
+pub(crate) fn meminfo(key: &str) -> Option<u64> {
     let value = colon_value(&fs::read_to_string("/proc/meminfo").ok()?, key)?;
     value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
+
+/// Sources of time that are read without entering the kernel.
+pub(crate) const FAST_CLOCKS: [&str; 4] =
+    ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"];
 
 /// The clock source of the kernel.
 pub(crate) fn clocksource() -> Option<String> {
@@ -142,7 +160,7 @@ fn cgroup_version() -> Option<String> {
 }
 
 /// Scheduler of a block device, which for a partition is its disk's.
-fn scheduler(major: u32, minor: u32) -> Option<String> {
+pub(crate) fn scheduler(major: u32, minor: u32) -> Option<String> {
     let device = format!("/sys/dev/block/{major}:{minor}");
     let text = line(format!("{device}/queue/scheduler"))
         .or_else(|| line(format!("{device}/../queue/scheduler")))?;

@@ -57,6 +57,11 @@ pub enum Resource {
         /// Its name.
         name: String,
     },
+    /// The array of md that the loop devices of an image are part of.
+    Array {
+        /// The image's absolute path, without symbolic links.
+        image: PathBuf,
+    },
     /// An image file in a Docker volume and the loop devices on it.
     DockerLoopImage {
         /// The volume that holds the image.
@@ -105,6 +110,7 @@ impl fmt::Display for Resource {
             Self::Directory { path } => write!(f, "directory {}", path.display()),
             Self::LoopImage { image } => write!(f, "loop image {}", image.display()),
             Self::Pool { name } => write!(f, "pool {name}"),
+            Self::Array { image } => write!(f, "array on {}", image.display()),
             Self::DockerLoopImage { volume, name } => {
                 write!(f, "loop image {name} in docker volume {volume}")
             }

@@ -2,6 +2,7 @@
 
 pub mod capabilities;
 pub mod command;
+mod conditions;
 pub mod docker;
 pub mod doctor;
 pub mod drivers;

@@ -134,9 +134,9 @@ impl CpuTicks {
 }
 
 /// The control groups of a container's process, as paths below `/sys/fs/cgroup`.
-struct Groups {
-    memory: PathBuf,
-    cpu: PathBuf,
+pub(crate) struct Groups {
+    pub(crate) memory: PathBuf,
+    pub(crate) cpu: PathBuf,
 }
 
 /// Those of a process that is not in our own, which would say nothing of a server.
@@ -150,7 +150,7 @@ fn groups_of(process: u32) -> Option<Groups> {
 
 /// The lines of a `cgroup` file (cgroups(7)): `9:memory:/docker/…` of version 1, `0::/…` of version 2,
 /// which holds for what no version 1 line names.
-fn group_paths(text: &str) -> Groups {
+pub(crate) fn group_paths(text: &str) -> Groups {
     let root = Path::new("/sys/fs/cgroup");
     let path = |controller: &str| {
         let mut unified = root.to_owned();

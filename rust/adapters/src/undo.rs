@@ -36,6 +36,7 @@ pub(crate) async fn undo(ledger: &Ledger, resource: &Resource) -> Result<()> {
         Resource::Directory { path } => remove_directory(path).await,
         Resource::LoopImage { image } => remove_loop_image(ledger, image).await,
         Resource::Pool { name } => destroy_pool(ledger, name).await,
+        Resource::Array { image } => stop_array(ledger, image).await,
         Resource::DockerLoopImage { volume, name } => {
             docker::client()?.remove_loop_image(ledger, volume, name).await
         }
@@ -153,6 +154,35 @@ async fn remove_loop_image(ledger: &Ledger, image: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// The arrays of md that the loop devices of an image are part of.
+pub(crate) fn arrays_on(image: &Path) -> Result<Vec<PathBuf>> {
+    let mut arrays = Vec::new();
+    for device in loop_devices(image)? {
+        let Some(name) = device.file_name() else { continue };
+        let holders = Path::new("/sys/class/block").join(name).join("holders");
+        let names = fs::read_dir(holders).into_iter().flatten().flatten();
+        let names = names.map(|holder| holder.file_name());
+        let of_md = names.filter(|name| name.to_string_lossy().starts_with("md"));
+        arrays.extend(of_md.map(|name| Path::new("/dev").join(name)));
+    }
+    Ok(arrays)
+}
+
+/// Stops the arrays that an image of ours is part of.
+async fn stop_array(ledger: &Ledger, image: &Path) -> Result<()> {
+    let deadline = Instant::now() + LET_GO_WITHIN;
+    while let Some(array) = arrays_on(image)?.first() {
+        let argv = ["mdadm".as_ref(), "--stop".as_ref(), array.as_os_str()];
+        if let Err(error) = command::run(ledger, &argv).await {
+            if Instant::now() >= deadline {
+                return Err(error.hint("end whatever uses the array, then `bedplate clean`"));
+            }
+            sleep(POLL).await;
+        }
+    }
+    Ok(())
 }
 
 /// The pools that ZFS has imported.

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use bedplate_adapters::doctor::doctor;
+use bedplate_adapters::doctor::{State, doctor};
 use bedplate_adapters::images::{self, Image};
 
 #[tokio::test]
@@ -26,6 +26,6 @@ async fn images_are_built_once() {
     let checks = doctor(std::path::Path::new("/var/tmp")).await;
     for name in ["docker", "image postgres-13", "image storage-helper"] {
         let check = checks.iter().find(|check| check.name == name).unwrap();
-        assert!(check.ok, "{check:?}");
+        assert_eq!(check.state, State::Ok, "{check:?}");
     }
 }

@@ -181,10 +181,9 @@ fn show_doctor(json: bool) -> Result<i32> {
         return Ok(status::DONE);
     }
     for check in checks {
-        let mark = if check.ok { "yes" } else { "no " };
-        print(&format!("{mark}  {}: {}", check.name, check.detail));
+        print(&format!("{:<11}  {}: {}", check.state.word(), check.name, check.detail));
         if let Some(remedy) = check.remedy {
-            print(&format!("     → {remedy}"));
+            print(&format!("{:<11}  → {remedy}", ""));
         }
     }
     Ok(status::DONE)

@@ -26,6 +26,8 @@ pub struct Capabilities {
     pub loop_devices: Availability,
     /// Schedulers of requests that the kernel offers for loop devices.
     pub schedulers: Vec<String>,
+    /// Arrays of md.
+    pub md: Availability,
     /// The mkfs of each file system on this machine.
     pub mkfs: BTreeMap<FileSystem, Availability>,
     /// What there is of ZFS.

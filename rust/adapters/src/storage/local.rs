@@ -25,7 +25,7 @@ use crate::storage::{
     ExistingVolume, LoopPlan, TMPFS_CAVEAT, backing_caveat, check_devices, check_free, check_size,
     check_tmpfs, chosen, loop_caveats, of_all, storages,
 };
-use crate::undo::loop_devices;
+use crate::undo::{arrays_on, loop_devices};
 use crate::{command, mountinfo};
 
 /// How often a busy device is looked at, and how often in a row it must be found idle.
@@ -52,6 +52,9 @@ impl LocalVolumes {
                 require_root(&storage.label)?;
                 for tool in ["dd", "losetup", "mount", "setpriv", &plan_of_loop.mkfs()] {
                     command::require_tool(tool)?;
+                }
+                if plan_of_loop.needs_array() {
+                    command::require_tool("mdadm")?;
                 }
                 let (place, free_bytes) = room(&plan.work_dir)?;
                 check_size(&storage.label, plan_of_loop, &place, free_bytes)?;
@@ -135,13 +138,15 @@ struct LocalVolume {
 enum Kind {
     Directory,
     Tmpfs,
-    Loop(LoopDevices),
+    Loop(Box<LoopDevices>),
 }
 
 struct LoopDevices {
     content: Content,
     /// Each image and the device that it is attached to.
     devices: Vec<(PathBuf, String)>,
+    /// The array of md that joins them, where the file system does not.
+    array: Option<String>,
     mkfs_command: String,
     mkfs_version: String,
 }
@@ -245,6 +250,9 @@ impl Volume for LocalVolume {
                         if volume.file_system == FileSystem::Btrfs {
                             facts.extend(btrfs_facts(&self.path, &made.devices[0].1)?);
                         }
+                        if let Some(array) = &made.array {
+                            facts.extend(array_facts(array, &volume.devices)?);
+                        }
                         LoopPlan { volume }.check(&facts)?;
                     }
                     Content::Pool(pool) => facts.extend(pool.facts().await?),
@@ -338,7 +346,10 @@ impl Volume for LocalVolume {
 impl LoopDevices {
     /// Whether one of the devices is `source`.
     fn has(&self, source: &str) -> bool {
-        self.devices.iter().any(|(_, device)| device == source)
+        match &self.array {
+            Some(array) => array == source,
+            None => self.devices.iter().any(|(_, device)| device == source),
+        }
     }
 
     fn names(&self) -> String {
@@ -508,6 +519,11 @@ async fn make_loop(
     let volume = plan.volume;
     let devices = make_devices(ledger, trial, root, &volume.devices).await?;
     let names: Vec<String> = devices.iter().map(|(_, device)| device.clone()).collect();
+    let array = match plan.needs_array() {
+        true => Some(make_array(ledger, trial, &devices, &volume.devices).await?),
+        false => None,
+    };
+    let names = array.as_ref().map_or(names, |array| vec![array.clone()]);
 
     let version = command::ask(&[plan.mkfs().as_str(), "-V"]).await?;
     let version = format!("{}{}", version.stdout, version.stderr);
@@ -522,10 +538,11 @@ async fn make_loop(
     let made = LoopDevices {
         content: Content::FileSystem(volume.clone()),
         devices,
+        array,
         mkfs_command: mkfs.join(" "),
         mkfs_version: version.lines().next().unwrap_or_default().trim().to_owned(),
     };
-    Ok(LocalVolume { path, kind: Kind::Loop(made) })
+    Ok(LocalVolume { path, kind: Kind::Loop(Box::new(made)) })
 }
 
 /// Writes so many images and attaches a loop device to each.
@@ -554,6 +571,65 @@ async fn make_devices(
     Ok(devices)
 }
 
+/// Joins devices by md. Their images are all zeros, so copies are equal already.
+async fn make_array(
+    ledger: &Ledger,
+    trial: &str,
+    devices: &[(PathBuf, String)],
+    plan: &Devices,
+) -> Result<String> {
+    let image = devices[0].0.clone();
+    ledger.add(trial, Resource::Array { image: image.clone() })?;
+    let mut create: Vec<String> = [
+        "mdadm",
+        "--create",
+        &format!("/dev/md/{trial}"),
+        "--run",
+        "--quiet",
+        "--metadata=1.2",
+        "--bitmap=none",
+        "--assume-clean",
+        "--homehost=any",
+        &format!("--level={}", plan.layout.word()),
+        &format!("--raid-devices={}", plan.count),
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    create.extend(devices.iter().map(|(_, device)| device.clone()));
+    command::run(ledger, &create).await?;
+    match arrays_on(&image)?.as_slice() {
+        [array] => Ok(array.to_string_lossy().into_owned()),
+        other => Err(Error::provision(format!(
+            "{} is part of {} arrays after one was made of it",
+            devices[0].1,
+            other.len()
+        ))),
+    }
+}
+
+/// What md says of an array, which must be what was asked for.
+fn array_facts(array: &str, plan: &Devices) -> Result<Vec<(String, String)>> {
+    let md = sysfs_of(array).join("md");
+    let of = |file: &str| read_line(&md.join(file));
+    let facts = vec![
+        ("md_level".to_owned(), of("level")?),
+        ("md_devices".to_owned(), of("raid_disks")?),
+        ("md_chunk_bytes".to_owned(), of("chunk_size")?),
+        // An array without copies cannot be degraded, and has no such file.
+        ("md_degraded".to_owned(), of("degraded").unwrap_or_else(|_| "0".to_owned())),
+        ("md_sync_action".to_owned(), of("sync_action").unwrap_or_else(|_| "idle".to_owned())),
+    ];
+    let asked = [plan.layout.word(), &plan.count.to_string(), "", "0", "idle"];
+    for ((fact, found), asked) in facts.iter().zip(asked) {
+        if !asked.is_empty() && found != asked {
+            return Err(Error::provision(format!(
+                "the array was made with {fact} {asked}, but has {found}"
+            )));
+        }
+    }
+    Ok(facts)
+}
+
 async fn make_pool(
     ledger: &Ledger,
     trial: &str,
@@ -570,10 +646,11 @@ async fn make_pool(
     let made = LoopDevices {
         content: Content::Pool(pool),
         devices,
+        array: None,
         mkfs_command: create.join(" "),
         mkfs_version: zfs::version().await,
     };
-    Ok(LocalVolume { path, kind: Kind::Loop(made) })
+    Ok(LocalVolume { path, kind: Kind::Loop(Box::new(made)) })
 }
 
 /// Writes the image in full, so that no first write of the database has to allocate its block.

@@ -46,6 +46,11 @@ impl<'a> LoopPlan<'a> {
         self.volume.file_system.word()
     }
 
+    /// Whether its devices are joined by md.
+    pub(crate) fn needs_array(&self) -> bool {
+        self.volume.devices.layout != Layout::Single && !self.volume.file_system.joins_devices()
+    }
+
     /// Name of the mkfs tool.
     pub(crate) fn mkfs(&self) -> String {
         format!("mkfs.{}", self.fs_type())

@@ -303,7 +303,7 @@ fn block_sizes(kind: FileSystem) -> (&'static [u32], &'static str) {
 }
 
 fn check_loop(path: &str, kind: FileSystem, spec: &LoopSpec) -> Result<()> {
-    check_devices(path, &spec.devices)?;
+    check_devices(path, &spec.devices, kind.joins_devices())?;
     let (block_sizes_bytes, argument) = block_sizes(kind);
     for block_size_bytes in &spec.block_size_bytes {
         if !block_sizes_bytes.contains(block_size_bytes) {
@@ -334,7 +334,7 @@ fn check_loop(path: &str, kind: FileSystem, spec: &LoopSpec) -> Result<()> {
 }
 
 fn check_zfs(path: &str, spec: &ZfsSpec) -> Result<()> {
-    check_devices(path, &spec.devices)?;
+    check_devices(path, &spec.devices, false)?;
     match spec.ashift {
         Some(ashift) if !ASHIFTS.contains(&ashift) => Err(Error::spec(format!(
             "`{path}.ashift` is {ashift}, but must be from {} to {}",
@@ -345,8 +345,9 @@ fn check_zfs(path: &str, spec: &ZfsSpec) -> Result<()> {
     }
 }
 
-/// Checks that every layout can be made of the number of devices.
-fn check_devices(path: &str, spec: &DevicesSpec) -> Result<()> {
+/// Checks that every layout can be made of the number of devices. btrfs keeps two copies of each block on
+/// however many there are; a mirror of md or ZFS has a copy on each, and ours have two.
+fn check_devices(path: &str, spec: &DevicesSpec, two_copies: bool) -> Result<()> {
     for bytes in &spec.read_ahead_bytes {
         if !bytes.is_multiple_of(PAGE_BYTES) {
             return Err(Error::spec(format!(
@@ -359,6 +360,7 @@ fn check_devices(path: &str, spec: &DevicesSpec) -> Result<()> {
     for layout in or_default(&spec.layout, Layout::Single) {
         let (fits, needed) = match layout {
             Layout::Single => (devices == 1, "is one device"),
+            Layout::Raid1 if !two_copies => (devices == 2, "is two devices"),
             Layout::Raid0 | Layout::Raid1 | Layout::Raidz => (devices >= 2, "needs at least 2"),
             Layout::Raid10 => {
                 (devices >= 4 && devices.is_multiple_of(2), "needs an even number from 4")
@@ -421,14 +423,15 @@ fn making<'a>(
 ) -> Result<Making<'a>> {
     let (path, layout) = (&choice.path, choice.layout);
     let word = kind.word();
-    let not_yet = |what: &str| Ok(Making::Lacking(not_yet(context, word, what)));
     let made = match kind {
         StorageSpecKind::Directory { path } => return Ok(Making::Directory(path.as_deref())),
         StorageSpecKind::Tmpfs { .. } => Making::Tmpfs,
         StorageSpecKind::Zfs(spec) => Making::Zfs(spec),
         StorageSpecKind::Loop(file_system, spec) => {
-            if layout != Layout::Single && !file_system.joins_devices() {
-                return not_yet("raid by md");
+            let by_md = layout != Layout::Single && !file_system.joins_devices();
+            // What cannot be made anyway needs no root either.
+            if let Some(lack) = by_md.then(|| md_lack(context, word)).flatten() {
+                return Ok(Making::Lacking(lack));
             }
             Making::Loop(*file_system, spec)
         }
@@ -524,17 +527,23 @@ fn missing_for(word: &str, what: &Availability, need: &str) -> Option<Lack> {
     }
 }
 
-/// What this version of Bedplate does not make; where the kernel lacks it, too, that is said at once.
-fn not_yet(context: &Context<'_>, word: &str, what: &str) -> Lack {
-    let reason = format!("this version of Bedplate makes no {what} yet");
-    let remedy = "wait for a later version of Bedplate".to_owned();
-    match kernel_lack(context, word) {
-        None => Lack { reason, remedy },
+/// What arrays of md lack here; where the kernel lacks the file system, too, that is said at once.
+fn md_lack(context: &Context<'_>, word: &str) -> Option<Lack> {
+    let lack = if context.site == SiteKind::Docker {
+        Lack {
+            reason: "arrays of md are not made at site docker".to_owned(),
+            remedy: "set `site = \"local\"` and run as root".to_owned(),
+        }
+    } else {
+        missing_for("this layout", &context.capabilities.md, "an array of md")?
+    };
+    Some(match kernel_lack(context, word) {
+        None => lack,
         Some(kernel) => Lack {
-            reason: format!("{reason}, and {}", kernel.reason),
-            remedy: format!("{remedy}; then {}", kernel.remedy),
+            reason: format!("{}, and {}", lack.reason, kernel.reason),
+            remedy: format!("{}; then {}", lack.remedy, kernel.remedy),
         },
-    }
+    })
 }
 
 /// A file system that the kernel lacks. The kernel of a Docker daemon elsewhere is not known.

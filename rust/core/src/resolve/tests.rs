@@ -24,6 +24,7 @@ fn rich() -> Capabilities {
         docker: Availability::Available,
         loop_devices: Availability::Available,
         schedulers: ["none", "mq-deadline"].map(str::to_owned).to_vec(),
+        md: missing("the kernel has no md", "run `modprobe md-mod`"),
         docker_shares_kernel: true,
         mkfs: FileSystem::ALL.map(|known| (known, Availability::Available)).into(),
         zfs: ZfsOffer {
@@ -326,6 +327,31 @@ fn page_sizes_name_the_image_that_has_them() {
         let (_, message) = error_of(&format!("[engine]\n{keys}\n{EXT4}"), &rich());
         assert!(message.contains(words), "{message}");
     }
+}
+
+#[test]
+fn arrays_of_md_join_what_does_not_join_devices_itself() {
+    let machine = Capabilities { md: Availability::Available, ..rich() };
+    let spec =
+        "[storage]\nkind = \"xfs\"\nsize = \"2GiB\"\nlayout = [\"raid0\", \"raid1\", \"raid10\"]";
+    let plan = resolve(spec, &machine).expect("it is right");
+    let sizes: Vec<_> = plan
+        .cells
+        .iter()
+        .filter_map(|cell| cell.storage.kind.devices())
+        .map(|devices| (devices.count, devices.each_bytes() / MIB))
+        .collect();
+    assert_eq!(sizes, [(2, 1024), (2, 2048), (4, 1024)]);
+    // A mirror of more than two holds no more than one of two.
+    for kind in ["xfs", "zfs"] {
+        let spec = format!("[storage]\nkind = \"{kind}\"\nlayout = \"raid1\"\ndevices = 4");
+        let (_, message) = error_of(&spec, &machine);
+        assert!(message.contains("`storage.layout` \"raid1\" is two devices"), "{message}");
+    }
+    let docker = "site = \"docker\"\n[[storage]]\nkind = \"ext4\"\n[[storage]]\nkind = \"xfs\"\n\
+                  layout = \"raid1\"";
+    let plan = resolve(docker, &machine).expect("ext4 is left");
+    assert_eq!(plan.unavailable[0].reason, "arrays of md are not made at site docker");
 }
 
 #[test]
@@ -906,20 +932,13 @@ fn what_cannot_be_made_here_is_left_out_with_its_reason() {
         .filter(|cell| cell.levels["clients"] == "4")
         .map(|cell| (cell.label.as_str(), cell.reason.as_str(), cell.remedy.as_str()))
         .collect();
-    let wait = "wait for a later version of Bedplate";
+    let no_md = "this layout needs an array of md, but the kernel has no md";
+    let modprobe = "run `modprobe md-mod`";
     assert_eq!(
         found,
         [
-            (
-                "XFS/layout=raid0/clients=4",
-                "this version of Bedplate makes no raid by md yet",
-                wait
-            ),
-            (
-                "XFS/layout=raid1/clients=4",
-                "this version of Bedplate makes no raid by md yet",
-                wait
-            ),
+            ("XFS/layout=raid0/clients=4", no_md, modprobe),
+            ("XFS/layout=raid1/clients=4", no_md, modprobe),
             (
                 "F2FS 900p/clients=4",
                 "the kernel of this machine has no f2fs",
@@ -930,13 +949,13 @@ fn what_cannot_be_made_here_is_left_out_with_its_reason() {
                 "zfs needs pools, but `zpool` is not installed",
                 "install OpenZFS"
             ),
-            ("array1/clients=4", "this version of Bedplate makes no raid by md yet", wait),
+            ("array1/clients=4", no_md, modprobe),
         ]
     );
     let text = plan.render();
     let section = "not available here
-  this version of Bedplate makes no raid by md yet
-    → wait for a later version of Bedplate
+  this layout needs an array of md, but the kernel has no md
+    → run `modprobe md-mod`
     XFS/layout=raid0/clients=1  clients=1, engine=postgres-13, layout=raid0, storage=XFS
     XFS/layout=raid0/clients=4  clients=4, engine=postgres-13, layout=raid0, storage=XFS
     XFS/layout=raid1/clients=1  clients=1, engine=postgres-13, layout=raid1, storage=XFS
@@ -987,12 +1006,12 @@ fn the_machine_decides_what_else_is_left_out() {
     assert_eq!(reasons(&no_kernel, &docker), ["the kernel of this machine has no xfs"]);
     let elsewhere = Capabilities { docker_shares_kernel: false, ..no_kernel };
     assert_eq!(reasons(&elsewhere, &docker), [""; 0]);
-    // What nobody makes yet needs no root either.
+    // What cannot be made anyway needs no root either.
     let process = "[engine]\nprovision = \"process\"\nversion = \"15\"\n";
     let poor = Capabilities { engines: rich().engines, ..poor() };
     assert_eq!(
         reasons(&poor, &format!("{process}{spec}layout = \"raid1\"\n")),
-        ["this version of Bedplate makes no raid by md yet"]
+        ["this layout needs an array of md, but the kernel has no md"]
     );
     let (kind, message) = error_of(&format!("{process}{spec}"), &poor);
     assert_eq!(kind, ErrorKind::Provision);

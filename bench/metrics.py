@@ -1,0 +1,61 @@
+"""Trials with and without metrics in turns on one PostgreSQL server: what reading costs the load.
+
+Each pair is one trial that reads machine and server once a second and one that does not
+(`design.metrics`), in an order that alternates, each on a freshly loaded database of a server in
+memory, so that the processors are the limit. The ratio of a pair is with over without: tps
+and CPU of the load threads for each. The table gives the Hodges-Lehmann estimate over the
+pairs with its exact 95 % signed-rank interval. It should hold 1, or lie within 0.99 and 1.01.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+from common import Sample, in_turns, print_headings, print_row
+from pgbench import server, spec_of
+
+import bedplate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def trial(socket: Path, port: int, options: argparse.Namespace, *, metrics: bool) -> Sample:
+    """One trial."""
+    spec = {**spec_of(socket, port, "tpcb", options), "design": {"metrics": metrics}}
+    with tempfile.TemporaryDirectory() as out:
+        results = bedplate.run(spec, progress=False, out=out)
+        (row,) = results.trials.to_dicts()
+        if results.metrics.is_empty() is metrics:
+            sys.exit(f"bench: metrics = {metrics} was not heeded")
+    if row["tps"] is None:
+        sys.exit(f"bench: a trial is void: {row['trust_reasons']}")
+    return Sample(row["tps"], row["client_cpu_us_per_transaction"])
+
+
+def main() -> None:
+    """Run the pairs and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--scale", type=int, default=10)
+    parser.add_argument("--protocol", default="prepared")
+    options = parser.parse_args()
+    with server(options.clients) as (socket, port):
+        runs = {
+            "with": functools.partial(trial, socket, port, options, metrics=True),
+            "without": functools.partial(trial, socket, port, options, metrics=False),
+        }
+        rounds = in_turns("tpcb", options.pairs, runs)
+    print(f"\n{options.pairs} pairs of {options.seconds} s, {options.clients} clients\n")
+    print_headings(["metrics"])
+    print_row(["with"], rounds, "with", "without")
+
+
+if __name__ == "__main__":
+    main()
