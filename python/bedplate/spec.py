@@ -478,6 +478,7 @@ class _BuiltIn(_Table):
     """The keys that all built-in workloads have."""
 
     scale: Levels[int] | None = None
+    filler_random: Levels[int] | None = None
     instances: Levels[int] | None = None
     clients: Levels[int] | None = None
     threads: Levels[int] | None = None
@@ -496,6 +497,9 @@ class TpcB(_BuiltIn):
     ----------
     scale
         Scale factor, 100,000 accounts each. Default 1.
+    filler_random
+        Percent of each account's filler that is random text, for file systems that compress.
+        Default 0, as pgbench: all blanks.
     instances
         Copies of the workload that run at once in one server, each in its own schema, as its own
         user and with its own clients. Default 1.

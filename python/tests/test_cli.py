@@ -35,7 +35,7 @@ SHORT = "[workload]\nclients = 2\nduration = 2\nwarmup = 0.5\n"
         pytest.param(
             EXT4 + "[workload]\ncleints = 8",
             2,
-            ["`workload.cleints`", "allowed: kind, scale, instances, clients"],
+            ["`workload.cleints`", "allowed: kind, scale, filler_random, instances, clients"],
             "did you mean `clients`?",
             id="unknown-key",
         ),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::plan::{Cell, EngineKind, Work};
+use crate::plan::{Cell, EngineKind, Scaled, Work};
 use crate::seam::{Event, Observer, Session};
 use crate::slap::{self, Keys, Statements};
 use crate::workload::{self, Flush, LoadStep};
@@ -36,7 +36,7 @@ pub(crate) async fn fill(
     match &cell.workload.work {
         Work::Tpcb(scaled) | Work::SimpleUpdate(scaled) | Work::SelectOnly(scaled) => {
             let engine = cell.engine.kind;
-            fill_scaled(engine, scaled.scale, session, observer, server_version).await?;
+            fill_scaled(engine, *scaled, session, observer, server_version).await?;
             Ok(Filled::Scaled(scaled.scale))
         }
         Work::Slap(plan) => {
@@ -100,12 +100,12 @@ pub(crate) async fn empty(session: &mut dyn Session) -> Result<()> {
 /// pgbench's tables.
 async fn fill_scaled(
     engine: EngineKind,
-    scale: u32,
+    scaled: Scaled,
     session: &mut dyn Session,
     observer: &dyn Observer,
     server_version: &str,
 ) -> Result<()> {
-    for step in workload::load_steps(engine, scale, server_version) {
+    for step in workload::load_steps(engine, scaled.scale, server_version) {
         match step {
             LoadStep::Execute(sql) => session.execute(&sql).await?,
             LoadStep::CopyAccounts { sql, rows } => {
@@ -116,7 +116,8 @@ async fn fill_scaled(
                     }
                     let mut lines = Vec::with_capacity(COPY_CHUNK_BYTES + 64);
                     while next_aid <= rows && lines.len() < COPY_CHUNK_BYTES {
-                        workload::append_account(next_aid, &mut lines);
+                        let percent = scaled.filler_random_percent;
+                        workload::append_account(next_aid, percent, &mut lines);
                         next_aid += 1;
                     }
                     let fraction = (next_aid - 1) as f64 / rows as f64;

@@ -540,6 +540,8 @@ pub enum Work {
 pub struct Scaled {
     /// Scale factor: 100,000 accounts each.
     pub scale: u32,
+    /// Percent of an account's filler that is random text; pgbench's is all blanks.
+    pub filler_random_percent: u32,
 }
 
 impl Work {
@@ -553,14 +555,19 @@ impl Work {
         }
     }
 
-    /// The scale factor, where there is one.
-    pub fn scale(&self) -> Option<u32> {
+    /// The size of pgbench's tables, where there are such.
+    pub fn scaled(&self) -> Option<Scaled> {
         match self {
             Self::Tpcb(scaled) | Self::SimpleUpdate(scaled) | Self::SelectOnly(scaled) => {
-                Some(scaled.scale)
+                Some(*scaled)
             }
             Self::Slap(_) => None,
         }
+    }
+
+    /// The scale factor, where there is one.
+    pub fn scale(&self) -> Option<u32> {
+        self.scaled().map(|scaled| scaled.scale)
     }
 }
 

@@ -163,7 +163,7 @@ mod tests {
 
     fn workload(kind: WorkloadKind, scale: u32, length: RunLength, warmup_s: f64) -> WorkloadPlan {
         let protocol = QueryProtocol::Simple;
-        let scaled = Scaled { scale };
+        let scaled = Scaled { scale, filler_random_percent: 0 };
         let work = match kind {
             WorkloadKind::SelectOnly => Work::SelectOnly(scaled),
             _ => Work::Tpcb(scaled),

@@ -243,6 +243,8 @@ pub struct WorkloadSpec {
     pub kind: Vec<WorkloadKind>,
     /// Scale factors.
     pub scale: Vec<u32>,
+    /// Percents of an account's filler that are random text.
+    pub filler_random_percent: Vec<u32>,
     /// Numbers of copies that run at once.
     pub instances: Vec<u32>,
     /// Numbers of concurrent connections of each instance.
@@ -434,9 +436,10 @@ const STORAGE_KEYS: [&str; 14] = [
     "ashift",
     "options",
 ];
-const WORKLOAD_KEYS: [&str; 11] = [
+const WORKLOAD_KEYS: [&str; 12] = [
     "kind",
     "scale",
+    "filler_random",
     "instances",
     "clients",
     "threads",
@@ -816,6 +819,7 @@ fn read_workload(field: &Field<'_>) -> Result<WorkloadSpec> {
     Ok(WorkloadSpec {
         kind: table.levels("kind", |field| field.word("kind of workload", &WORKLOADS))?,
         scale: table.levels("scale", Field::integer)?,
+        filler_random_percent: table.levels("filler_random", Field::integer)?,
         instances: table.levels("instances", Field::integer)?,
         clients: table.levels("clients", Field::integer)?,
         threads: table.levels("threads", Field::integer)?,

@@ -7,6 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::plan::{EngineKind, WorkloadKind};
+use crate::rng::SplitMix64;
 use crate::script::Script;
 
 /// Version of the built-in workloads; it changes whenever the same plan would make other data or
@@ -20,6 +21,14 @@ const ACCOUNTS_PER_SCALE: u64 = 100_000;
 const SCALE_OF_WIDE_ACCOUNTS: u32 = 20_000;
 /// From this server version on pgbench copies accounts with `FREEZE`.
 const FIRST_MAJOR_OF_FROZEN_COPY: u32 = 14;
+
+/// Width of an account's filler.
+const FILLER_BYTES: usize = 84;
+/// Letters that need no escape in the format of COPY and LOAD DATA.
+const FILLER_LETTERS: &[u8; 64] =
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// So that fillers are not drawn like a transaction's values.
+const FILLER_SEED: u64 = 0xF1_11E4;
 
 const TPCB: &str = "\
 \\set aid random(1, 100000 * :scale)
@@ -236,13 +245,23 @@ fn major(version: &str) -> u32 {
     version[..end].parse().unwrap_or(0)
 }
 
-/// Appends the COPY line of account `aid`, from 1: number, branch, balance 0 and an empty filler,
-/// which char(84) pads with blanks.
-pub fn append_account(aid: u64, out: &mut Vec<u8>) {
+/// Appends the COPY line of account `aid`, from 1: number, branch, balance 0 and a filler, which
+/// char(84) pads with blanks. pgbench's is empty; so much of it as is asked for is random text of 64
+/// letters, the same for an account whatever else is loaded.
+pub fn append_account(aid: u64, filler_random_percent: u32, out: &mut Vec<u8>) {
     use std::io::Write;
     let bid = (aid - 1) / ACCOUNTS_PER_SCALE + 1;
     // Writing to a vector cannot fail.
-    let _ = writeln!(out, "{aid}\t{bid}\t0\t");
+    let _ = write!(out, "{aid}\t{bid}\t0\t");
+    let mut random = SplitMix64::stream(FILLER_SEED, aid);
+    let mut letters = FILLER_BYTES * filler_random_percent as usize / 100;
+    while letters > 0 {
+        let word = random.next_u64().to_le_bytes();
+        let taken = letters.min(word.len());
+        out.extend(word[..taken].iter().map(|byte| FILLER_LETTERS[usize::from(byte % 64)]));
+        letters -= taken;
+    }
+    out.push(b'\n');
 }
 
 /// What must hold after the load. That the history has as many rows as transactions were committed
@@ -306,12 +325,33 @@ mod tests {
     fn accounts_fill_their_branches() {
         let line = |aid| {
             let mut out = Vec::new();
-            append_account(aid, &mut out);
+            append_account(aid, 0, &mut out);
             String::from_utf8(out).expect("text")
         };
         assert_eq!(line(1), "1\t1\t0\t\n");
         assert_eq!(line(100_000), "100000\t1\t0\t\n");
         assert_eq!(line(100_001), "100001\t2\t0\t\n");
+    }
+
+    #[test]
+    fn fillers_are_random_as_far_as_asked() {
+        let filler = |aid, percent| {
+            let mut out = Vec::new();
+            append_account(aid, percent, &mut out);
+            let line = String::from_utf8(out).expect("text");
+            line.trim_end_matches('\n').rsplit('\t').next().map(str::to_owned).unwrap_or_default()
+        };
+        assert_eq!(filler(7, 0), "");
+        assert_eq!((filler(7, 50).len(), filler(7, 100).len()), (42, 84));
+        assert_eq!(filler(7, 100), filler(7, 100));
+        assert!(filler(7, 100).starts_with(&filler(7, 50)));
+        // All letters are met about equally often: 84,000 draws of 64 letters, six deviations.
+        let mut counts = std::collections::BTreeMap::new();
+        (1..=1000).for_each(|aid| {
+            filler(aid, 100).chars().for_each(|letter| *counts.entry(letter).or_insert(0) += 1);
+        });
+        assert_eq!(counts.len(), 64);
+        assert!(counts.values().all(|count: &i32| (count - 1312).abs() < 217), "{counts:?}");
     }
 
     #[test]

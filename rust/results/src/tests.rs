@@ -61,7 +61,7 @@ fn cell(storage: &str) -> Cell {
         },
         storage: StoragePlan { label: storage.to_owned(), kind: StorageKind::Loop(volume) },
         workload: WorkloadPlan {
-            work: Work::Tpcb(Scaled { scale: 1 }),
+            work: Work::Tpcb(Scaled { scale: 1, filler_random_percent: 0 }),
             instances: 1,
             clients: 8,
             threads: 2,

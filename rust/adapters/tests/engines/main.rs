@@ -150,7 +150,7 @@ fn plan(engine: &EnginePlan, clients: u32) -> Plan {
             engine: engine.clone(),
             storage: StoragePlan { label: "x".into(), kind: StorageKind::Existing },
             workload: WorkloadPlan {
-                work: Work::Tpcb(Scaled { scale: 1 }),
+                work: Work::Tpcb(Scaled { scale: 1, filler_random_percent: 0 }),
                 instances: 1,
                 clients,
                 threads: 1,

@@ -161,7 +161,10 @@ fn workload(workload: &WorkloadPlan) -> Vec<(&'static str, String)> {
         RunLength::Queries => ("length", "the queries below".to_owned()),
     };
     let mut rows = vec![("kind", workload.work.kind().word().to_owned())];
-    rows.extend(workload.work.scale().map(|scale| ("scale", scale.to_string())));
+    rows.extend(workload.work.scaled().into_iter().flat_map(|scaled| {
+        let random = format!("{} %", scaled.filler_random_percent);
+        [("scale", scaled.scale.to_string()), ("filler_random", random)]
+    }));
     rows.extend([
         ("instances", workload.instances.to_string()),
         ("clients", workload.clients.to_string()),

@@ -263,6 +263,11 @@ fn works(spec: &WorkloadSpec) -> Result<Vec<(Work, Vec<Level>)>> {
     }
     let foreign = [
         ("scale", !spec.scale.is_empty(), "the size of its table is `workload.slap.write_number`"),
+        (
+            "filler_random",
+            !spec.filler_random_percent.is_empty(),
+            "mysqlslap's columns are random text already",
+        ),
         ("duration", spec.duration_s.is_some(), "its length is `workload.slap.queries_per_client`"),
         ("transactions", spec.transactions.is_some(), "say `workload.slap.queries_per_client`"),
         ("warmup", spec.warmup_s.is_some(), "mysqlslap has none"),
@@ -273,9 +278,19 @@ fn works(spec: &WorkloadSpec) -> Result<Vec<(Work, Vec<Level>)>> {
             return Err(Error::spec(message).hint(hint));
         }
     }
+    if let Some(percent) = spec.filler_random_percent.iter().find(|percent| **percent > 100) {
+        return Err(Error::spec(format!(
+            "`workload.filler_random` is {percent}, but is a percentage, from 0 to 100"
+        )));
+    }
     let mut works = Vec::new();
     for kind in kinds {
-        let scaled = or_default(&spec.scale, 1).into_iter().map(|scale| Scaled { scale });
+        let fillers = or_default(&spec.filler_random_percent, 0);
+        let scaled = or_default(&spec.scale, 1).into_iter().flat_map(|scale| {
+            fillers
+                .iter()
+                .map(move |&filler_random_percent| Scaled { scale, filler_random_percent })
+        });
         let without_levels = |work| (work, Vec::new());
         match kind {
             WorkloadKind::Tpcb => works.extend(scaled.map(Work::Tpcb).map(without_levels)),
@@ -299,6 +314,7 @@ fn levels(spec: &WorkloadSpec, plan: &WorkloadPlan) -> Vec<Level> {
     [
         ("workload", spec.kind.len(), plan.work.kind().word().to_owned()),
         ("scale", spec.scale.len(), scale(&plan.work)),
+        ("filler_random", spec.filler_random_percent.len(), filler(&plan.work)),
         ("instances", spec.instances.len(), plan.instances.to_string()),
         ("clients", spec.clients.len(), plan.clients.to_string()),
         ("threads", spec.threads.len(), plan.threads.to_string()),
@@ -308,6 +324,11 @@ fn levels(spec: &WorkloadSpec, plan: &WorkloadPlan) -> Vec<Level> {
     .filter(|(_, count, _)| *count > 1)
     .map(|(factor, _, level)| (factor.to_owned(), level))
     .collect()
+}
+
+fn filler(work: &Work) -> String {
+    let percent = work.scaled().map(|scaled| scaled.filler_random_percent);
+    percent.map_or_else(|| NO_LEVEL.to_owned(), |percent| percent.to_string())
 }
 
 fn scale(work: &Work) -> String {

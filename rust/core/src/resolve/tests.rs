@@ -152,7 +152,7 @@ fn every_default_is_filled() {
         })
     );
     let workload = &cell.workload;
-    assert_eq!(workload.work, Work::Tpcb(Scaled { scale: 1 }));
+    assert_eq!(workload.work, Work::Tpcb(Scaled { scale: 1, filler_random_percent: 0 }));
     assert_eq!((workload.clients, workload.threads), (1, 1));
     assert_eq!(workload.protocol, QueryProtocol::Simple);
     assert_eq!((workload.length, workload.warmup_s), (RunLength::DurationS(10.0), 3.0));
@@ -1260,15 +1260,16 @@ storage 2
   mount_options  noatime
 
 workload
-  kind       tpcb
-  scale      5
-  instances  1
-  clients    4
-  threads    1
-  protocol   simple
-  max_tries  1
-  warmup     2 s
-  duration   10 s
+  kind           tpcb
+  scale          5
+  filler_random  0 %
+  instances      1
+  clients        4
+  threads        1
+  protocol       simple
+  max_tries      1
+  warmup         2 s
+  duration       10 s
 
 design
   profile   smoke

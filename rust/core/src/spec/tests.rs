@@ -56,7 +56,7 @@ fn bad_input_is_named() {
         ),
         (
             "[workload]\nclient = 3",
-            "`workload.client` is not a known key (allowed: kind, scale, instances, clients, threads, protocol, \
+            "`workload.client` is not a known key (allowed: kind, scale, filler_random, instances, clients, threads, protocol, \
              max_tries, duration, transactions, warmup, slap) | did you mean `clients`?",
         ),
         (
