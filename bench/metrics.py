@@ -11,30 +11,9 @@ from __future__ import annotations
 
 import argparse
 import functools
-import sys
-import tempfile
-from typing import TYPE_CHECKING
 
-from common import Sample, in_turns, print_headings, print_row
-from pgbench import server, spec_of
-
-import bedplate
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-def trial(socket: Path, port: int, options: argparse.Namespace, *, metrics: bool) -> Sample:
-    """One trial."""
-    spec = {**spec_of(socket, port, "tpcb", options), "design": {"metrics": metrics}}
-    with tempfile.TemporaryDirectory() as out:
-        results = bedplate.run(spec, progress=False, out=out)
-        (row,) = results.trials.to_dicts()
-        if results.metrics.is_empty() is metrics:
-            sys.exit(f"bench: metrics = {metrics} was not heeded")
-    if row["tps"] is None:
-        sys.exit(f"bench: a trial is void: {row['trust_reasons']}")
-    return Sample(row["tps"], row["client_cpu_us_per_transaction"])
+from common import in_turns, print_headings, print_row
+from pgbench import ours, server
 
 
 def main() -> None:
@@ -47,9 +26,10 @@ def main() -> None:
     parser.add_argument("--protocol", default="prepared")
     options = parser.parse_args()
     with server(options.clients) as (socket, port):
+        trial = functools.partial(ours, socket, port, "tpcb", options)
         runs = {
-            "with": functools.partial(trial, socket, port, options, metrics=True),
-            "without": functools.partial(trial, socket, port, options, metrics=False),
+            "with": functools.partial(trial, {"metrics": True}),
+            "without": functools.partial(trial, {"metrics": False}),
         }
         rounds = in_turns("tpcb", options.pairs, runs)
     print(f"\n{options.pairs} pairs of {options.seconds} s, {options.clients} clients\n")

@@ -41,7 +41,7 @@ from common import (
 import bedplate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 WORKLOADS = {"tpcb": [], "select-only": ["-S"]}
 
@@ -77,11 +77,15 @@ def server(clients: int) -> Iterator[tuple[Path, int]]:
             )
 
 
-def spec_of(
-    socket: Path, port: int, workload: str, options: argparse.Namespace
-) -> dict[str, object]:
-    """Return the spec of a trial on the server."""
-    return {
+def ours(
+    socket: Path,
+    port: int,
+    workload: str,
+    options: argparse.Namespace,
+    design: Mapping[str, object] | None = None,
+) -> Sample:
+    """One trial of ours."""
+    spec = {
         "name": "bench",
         "engine": {
             "kind": "postgres",
@@ -98,12 +102,8 @@ def spec_of(
             "duration": options.seconds,
             "warmup": 0,
         },
+        "design": design or {},
     }
-
-
-def ours(socket: Path, port: int, workload: str, options: argparse.Namespace) -> Sample:
-    """One trial of ours."""
-    spec = spec_of(socket, port, workload, options)
     with tempfile.TemporaryDirectory() as out:
         results = bedplate.run(spec, progress=False, out=out)
         (row,) = results.trials.to_dicts()

@@ -8,9 +8,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_adapters::capabilities::capabilities;
 use bedplate_adapters::docker::{DockerVolumes, STORAGE_HELPER_IMAGE};
 use bedplate_adapters::ledger::{Ledger, Resource, sweep};
 use bedplate_adapters::storage::LocalVolumes;
+use bedplate_core::capabilities::Availability;
 use bedplate_core::error::{ErrorKind, Result};
 use bedplate_core::plan::{
     Devices, FileSystem, Layout, LoopVolume, StorageKind, StoragePlan, ZfsVolume,
@@ -114,6 +116,8 @@ fn storage(kind: &str, work_dir: &Path) -> StoragePlan {
         "ext4" => volume(FileSystem::Ext4, 200 * MIB, 2048),
         "xfs" => volume(FileSystem::Xfs, 320 * MIB, 1024),
         "btrfs" => volume(FileSystem::Btrfs, 200 * MIB, 4096),
+        "f2fs" => volume(FileSystem::F2fs, 200 * MIB, 4096),
+        "nilfs2" => volume(FileSystem::Nilfs2, 200 * MIB, 2048),
         "zfs" => StorageKind::Zfs(ZfsVolume {
             devices: Devices::new(100 * MIB, Layout::Raid1, 2),
             ashift: None,
@@ -167,6 +171,13 @@ async fn conforms(site: &str, kind: &str) {
         with_helper_image();
     }
     let scratch = Scratch::new();
+    let offered = capabilities(&scratch.state_dir(), None).await;
+    let kernel_has = offered.filesystems.iter().any(|known| known == kind);
+    if ["f2fs", "nilfs2"].contains(&kind) && !kernel_has {
+        // Many kernels have none, and a plan leaves their cells out. This runs for real where they do.
+        assert!(!sh("cat /proc/filesystems").contains(kind));
+        return;
+    }
     let ledger = scratch.ledger();
     let (id, storage) = (scratch.id(), storage(kind, &scratch.work_dir()));
     let volume = create(site, &ledger, &id, &storage, &scratch.work_dir()).await.unwrap();
@@ -247,6 +258,12 @@ fn loop_facts_are_right(kind: &str, facts: &VolumeFacts) {
         let sector_size = text.lines().find_map(|line| line.strip_prefix("sectorsize"));
         assert_eq!(sector_size.unwrap().trim(), "4096");
         assert!(fact(facts, "mkfs_version").starts_with("mkfs.btrfs, part of btrfs-progs v"));
+    } else if kind == "f2fs" {
+        assert_eq!(block_size, "4096");
+        assert!(fact(facts, "mkfs_version").starts_with("mkfs.f2fs "));
+    } else if kind == "nilfs2" {
+        assert_eq!(block_size, "2048");
+        assert!(fact(facts, "mkfs_version").starts_with("mkfs.nilfs2 "));
     } else {
         assert_eq!(block_size, "1024");
         assert!(sh(&format!("xfs_db -r -c 'sb 0' -c 'p blocksize' {device}")).contains("= 1024"));
@@ -273,6 +290,8 @@ conformance! {
     local_ext4_conforms: "local" "ext4",
     local_xfs_conforms: "local" "xfs",
     local_btrfs_conforms: "local" "btrfs",
+    local_f2fs_conforms: "local" "f2fs",
+    local_nilfs2_conforms: "local" "nilfs2",
     docker_directory_conforms: "docker" "directory",
     docker_tmpfs_conforms: "docker" "tmpfs",
     docker_ext2_conforms: "docker" "ext2",
@@ -442,6 +461,45 @@ async fn btrfs_puts_devices_together_and_writes_in_place_when_asked() {
             ledger.undo_all().await.unwrap();
             assert_eq!(scratch.leftovers(), Vec::<String>::new());
         }
+    }
+}
+
+/// Many kernels have no md, and that is what is said then. This runs for real where they have.
+#[tokio::test(flavor = "multi_thread")]
+async fn arrays_join_the_devices_of_what_does_not_join_them_itself() {
+    let scratch = Scratch::new();
+    let offered = capabilities(&scratch.state_dir(), None).await;
+    if let Availability::Missing { reason, .. } = offered.md {
+        let md = Path::new("/proc/mdstat").exists();
+        assert_eq!(reason, if md { "`mdadm` is not installed" } else { "the kernel has no md" });
+        return;
+    }
+    for (layout, devices) in [(Layout::Raid0, 2), (Layout::Raid1, 2), (Layout::Raid10, 4)] {
+        let ledger = scratch.ledger();
+        let mut storage = storage("ext4", &scratch.work_dir());
+        let StorageKind::Loop(volume) = &mut storage.kind else { unreachable!() };
+        volume.devices = Devices::new(200 * MIB, layout, devices);
+        let id = scratch.id();
+        let made = create("local", &ledger, &id, &storage, &scratch.work_dir()).await;
+        let volume = made.unwrap();
+        let facts = volume.facts().await.unwrap();
+        assert_eq!(fact(&facts, "md_level"), layout.word());
+        assert_eq!(fact(&facts, "md_devices"), devices.to_string());
+        let state = sh("cat /proc/mdstat");
+        let arrays = state.lines().filter(|line| line.starts_with("md")).collect::<Vec<_>>();
+        assert_eq!(arrays.len(), 1, "{state}");
+        assert!(arrays[0].contains(&format!("active {} ", layout.word())), "{state}");
+        assert_eq!(arrays[0].matches("loop").count(), devices as usize);
+        let VolumeLocation::Path(path) = volume.location() else { panic!("not a directory") };
+        std::fs::write(path.join("file"), vec![1; 1 << 20]).unwrap();
+        // What can be filled is what was asked for, but for what md and ext4 take.
+        let room = volume.room().await.unwrap();
+        assert!((180 * MIB..=200 * MIB).contains(&room.bytes), "{layout:?}: {room:?}");
+        assert!(volume.probe().await.unwrap().unwrap().caveats(false).is_empty());
+        assert!(volume.settle(Duration::from_secs(20)).await.unwrap());
+        ledger.undo_all().await.unwrap();
+        assert!(!sh("cat /proc/mdstat").contains("active"));
+        assert_eq!(scratch.leftovers(), Vec::<String>::new());
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{
-    Devices, FileSystem, LoopVolume, Plan, StorageKind, StoragePlan, ZfsVolume,
+    Devices, FileSystem, Layout, LoopVolume, Plan, StorageKind, StoragePlan, ZfsVolume,
 };
 use bedplate_core::probe::Probe;
 use bedplate_core::record::{TrialId, VolumeFacts};
@@ -587,14 +587,16 @@ async fn make_array(
         "--run",
         "--quiet",
         "--metadata=1.2",
-        "--bitmap=none",
-        "--assume-clean",
         "--homehost=any",
         &format!("--level={}", plan.layout.word()),
         &format!("--raid-devices={}", plan.count),
     ]
     .map(str::to_owned)
     .to_vec();
+    if plan.layout != Layout::Raid0 {
+        // What a stripe, which has no copies, refuses to be told.
+        create.extend(["--bitmap=none", "--assume-clean"].map(str::to_owned));
+    }
     create.extend(devices.iter().map(|(_, device)| device.clone()));
     command::run(ledger, &create).await?;
     match arrays_on(&image)?.as_slice() {
