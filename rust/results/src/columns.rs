@@ -104,6 +104,7 @@ pub const TRIALS: &[Column] = &[
     column("mount_options", "", "its mount and super-block options, joined by `,`"),
     column("mkfs_command", "", "command that made the file system; null when none was made"),
     column("loop_direct_io", "", "whether the loop device reads and writes directly"),
+    column("storage_line", "", "what the volume was, as it was read back, in one line"),
     column(
         "sync_us_p50",
         "microseconds",

@@ -152,6 +152,7 @@ fn trials(rows: &[TrialRow]) -> Table {
         column_of.maybe_text("mount_options", |row| row.mount_options.as_deref()),
         column_of.maybe_text("mkfs_command", |row| row.mkfs_command.as_deref()),
         column_of.maybe_text("loop_direct_io", |row| row.loop_direct_io.as_deref()),
+        column_of.text("storage_line", |row| &row.storage_line),
         column_of.real("sync_us_p50", |row| row.sync_us_p50),
         column_of.real("sync_us_p95", |row| row.sync_us_p95),
         column_of.real("cold_read_bytes_per_s", |row| row.cold_read_bytes_per_s),

@@ -126,6 +126,7 @@ pub struct TrialRow {
     pub mount_options: Option<String>,
     pub mkfs_command: Option<String>,
     pub loop_direct_io: Option<String>,
+    pub storage_line: String,
     pub sync_us_p50: Option<f64>,
     pub sync_us_p95: Option<f64>,
     pub cold_read_bytes_per_s: Option<f64>,
@@ -239,6 +240,7 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         mount_options: mount.map(|mount| mount.options.join(",")),
         mkfs_command: fact("mkfs_command"),
         loop_direct_io: fact("loop_direct_io"),
+        storage_line: storage_line(record),
         sync_us_p50: record.probe.map(|probe| probe.sync_us.p50),
         sync_us_p95: record.probe.map(|probe| probe.sync_us.p95),
         cold_read_bytes_per_s: record
@@ -331,6 +333,31 @@ fn levels(cell: &Cell) -> BTreeMap<String, String> {
     levels.entry("engine".to_owned()).or_insert_with(|| cell.engine.label.clone());
     levels.entry("storage".to_owned()).or_insert_with(|| cell.storage.label.clone());
     levels
+}
+
+/// What the volume was, as it was read back: type, block size, layout, devices, and how long a write takes
+/// to stable storage.
+fn storage_line(record: &TrialRecord) -> String {
+    let facts = &record.volume.facts;
+    let fact = |name: &str| facts.get(name).map(String::as_str);
+    let mut words: Vec<String> = fact("fs_type").map(str::to_owned).into_iter().collect();
+    words.extend(fact("block_size_bytes").map(|bytes| format!("blocks of {bytes} bytes")));
+    let layouts = ["data_profile", "zfs_layout", "md_level"].into_iter().filter_map(fact);
+    words.extend(layouts.map(str::to_owned));
+    words.extend(fact("loop_device").map(|devices| {
+        let several = match devices.split_whitespace().count() {
+            1 => "a loop device".to_owned(),
+            count => format!("{count} loop devices"),
+        };
+        let direct = if fact("loop_direct_io") == Some("1") { "direct" } else { "cached" };
+        let cache = fact("loop_write_cache").unwrap_or("unknown");
+        let scheduler = fact("loop_scheduler").unwrap_or("unknown");
+        format!("{several} ({direct}, {cache}, scheduler {scheduler})")
+    }));
+    words.extend(fact("backing_fs_type").map(|backing| format!("over {backing}")));
+    let syncs = record.probe.map(|probe| probe.sync_us.p50);
+    words.extend(syncs.map(|us| format!("{us:.0} µs to stable storage")));
+    words.join(", ")
 }
 
 /// Seconds in a phase, in all iterations together; absent when it was not reached.

@@ -311,6 +311,7 @@ fn the_numbers_are_right() {
     // Half a second over 4200 transactions and the 1208 around the window.
     let server_cpu_us = rows[0].server_cpu_us_per_transaction.unwrap();
     assert!((server_cpu_us - 500_000.0 / 5408.0).abs() < 1e-9);
+    assert_eq!(rows[0].storage_line, "95 µs to stable storage");
     // 16 MiB in an eighth of a second.
     assert_eq!(rows[0].cold_read_bytes_per_s, Some(134_217_728.0));
     assert_eq!((rows[0].page_bytes, rows[0].settings_profile), (Some(8192), "stock"));
