@@ -127,3 +127,16 @@ def test_metrics_can_be_left_out_and_counts_stay(desk: Desk) -> None:
     assert results.metrics.is_empty()
     assert row["wal_bytes"] > 0
     assert row["durability"] in {"durable", "group"}
+
+
+@pytest.mark.parametrize(("engine", "most", "clients"), [("postgres", 11, 4), ("mariadb", 10, 5)])
+def test_clients_that_take_all_connections_leave_room_for_reading(
+    desk: Desk, engine: str, most: int, clients: int
+) -> None:
+    # Ordinary users of two instances take all that is not kept for a superuser.
+    settings = f"settings = {{ max_connections = {most} }}\n"
+    load = f"[workload]\ninstances = 2\nclients = {clients}\nduration = 2\nwarmup = 0\n"
+    row, results = run(desk, EXT4 + ENGINES[engine] + settings + load)
+    assert row["trust"] != "void"
+    assert row["wal_bytes"] > 0
+    assert results.metrics.filter(metric="server_wal_bytes_per_s").height >= 1

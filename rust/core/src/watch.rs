@@ -24,8 +24,12 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct Watch<'a> {
     monitor: &'a dyn Monitor,
     observer: &'a dyn Observer,
+    of: &'a dyn Server,
+    engine: EngineKind,
+    version: String,
     devices: Vec<String>,
     process: Option<u32>,
+    /// Once the load begins.
     server: Option<ServerWatch>,
     /// Whether there are metrics, and not only what is counted over the whole load.
     metrics: bool,
@@ -57,26 +61,17 @@ impl<'a> Watch<'a> {
         cell: &Cell,
         record: &TrialRecord,
         volume: &dyn Volume,
-        server: &dyn Server,
+        server: &'a dyn Server,
     ) -> Self {
-        let session = study.cancel.guard(server.session(server.endpoint())).await;
-        let watched = match session {
-            Ok(session) => {
-                let version = record.server.version.clone();
-                Some(ServerWatch::start(cell.engine.kind, version, session))
-            }
-            Err(_) if study.cancel.is_cancelled() => None,
-            Err(error) => {
-                study.observer.event(&not_read(&error));
-                None
-            }
-        };
         Self {
             monitor: study.monitor,
             observer: study.observer,
+            of: server,
+            engine: cell.engine.kind,
+            version: record.server.version.clone(),
             devices: volume.devices(),
             process: server.process().await,
-            server: watched,
+            server: None,
             metrics: study.plan.design.metrics,
             sampler: Sampler::default(),
             before: Totals::default(),
@@ -86,7 +81,18 @@ impl<'a> Watch<'a> {
     }
 
     /// Reads everything at the start of the load, which is to follow at once.
+    ///
+    /// The clients are connected by now: where they take all connections but those that a server keeps for
+    /// its superuser, ours is one of these.
     pub(crate) async fn begin(&mut self) -> Vec<MetricSample> {
+        let session = tokio::time::timeout(ANSWERS_WITHIN, self.of.session(self.of.endpoint()));
+        match session.await.unwrap_or_else(|_| Err(no_answer())) {
+            Ok(session) => {
+                let version = self.version.clone();
+                self.server = Some(ServerWatch::start(self.engine, version, session));
+            }
+            Err(error) => self.say(&error),
+        }
         self.before = self.totals().await;
         self.zero = Instant::now();
         if !self.metrics {
@@ -143,15 +149,21 @@ impl<'a> Watch<'a> {
         Totals { devices, process: self.process(), server }
     }
 
-    /// What the server told; that it could not is said once.
+    /// What the server told, if it could.
     fn readings(&mut self, answer: Result<Vec<Reading>>) -> Vec<Reading> {
         answer.unwrap_or_else(|error| {
-            if !self.said {
-                self.said = true;
-                self.observer.event(&not_read(&error));
-            }
+            self.say(&error);
             Vec::new()
         })
+    }
+
+    /// Tells the user once that, and why, the server's counts are missing.
+    fn say(&mut self, error: &Error) {
+        if !self.said {
+            self.said = true;
+            let text = format!("the server's own metrics are not read: {error}");
+            self.observer.event(&Event::Note { text });
+        }
     }
 
     /// What the machine, the volume's devices and the server's processes show at this moment.
@@ -168,8 +180,8 @@ impl<'a> Watch<'a> {
     }
 }
 
-fn not_read(error: &Error) -> Event {
-    Event::Note { text: format!("the server's own metrics are not read: {error}") }
+fn no_answer() -> Error {
+    Error::driver(format!("it does not answer within {} s", ANSWERS_WITHIN.as_secs()))
 }
 
 type Answer = (Instant, Result<Vec<Reading>>);
@@ -227,9 +239,6 @@ impl ServerWatch {
                 }
             }
         };
-        tokio::time::timeout(ANSWERS_WITHIN, answer).await.unwrap_or_else(|_| {
-            let seconds = ANSWERS_WITHIN.as_secs();
-            Err(Error::driver(format!("it does not answer within {seconds} s")))
-        })
+        tokio::time::timeout(ANSWERS_WITHIN, answer).await.unwrap_or_else(|_| Err(no_answer()))
     }
 }
