@@ -8,10 +8,12 @@ use crate::plan::EngineKind;
 use crate::record::ServerWork;
 use crate::sampler::{Reading, ReadingValue};
 use crate::seam::Session;
+use crate::workload::major;
 
 pub(crate) const WAL_BYTES: &str = "server_wal_bytes_per_s";
 pub(crate) const BLOCKS_HIT: &str = "server_blocks_hit_per_s";
 pub(crate) const BLOCKS_READ: &str = "server_blocks_read_per_s";
+const ACTIVE: &str = "server_active_clients";
 /// Read from the machine, which is where the server's processes are seen.
 pub const SERVER_CPU: &str = "server_cpu_cpus";
 
@@ -53,7 +55,7 @@ const POSTGRES: &[Count] = &[
     counter("d.xact_rollback", "server_rollbacks_per_s"),
     counter("d.temp_bytes", "server_temporary_bytes_per_s"),
     counter("d.deadlocks", "server_deadlocks_per_s"),
-    gauge("a.active", "server_active_clients"),
+    gauge("a.active", ACTIVE),
     gauge("a.lock", "server_waiting_for_lock_clients"),
     gauge("a.lwlock", "server_waiting_for_lwlock_clients"),
     gauge("a.io", "server_waiting_for_io_clients"),
@@ -83,10 +85,13 @@ const POSTGRES_CHECKPOINTER: &[Count] = &[
     counter("b.buffers_alloc", "server_blocks_allocated_per_s"),
 ];
 
+/// Reads that no cached block served.
+const INNODB_READS: &str = "INNODB_BUFFER_POOL_READS";
+
 /// Global status variables.
 const MARIADB: &[Count] = &[
     counter("INNODB_OS_LOG_WRITTEN", WAL_BYTES),
-    counter("INNODB_BUFFER_POOL_READS", BLOCKS_READ),
+    counter(INNODB_READS, BLOCKS_READ),
     counter("INNODB_BUFFER_POOL_READ_REQUESTS", BLOCKS_HIT),
     counter("COM_COMMIT", "server_commits_per_s"),
     counter("COM_ROLLBACK", "server_rollbacks_per_s"),
@@ -100,18 +105,19 @@ const MARIADB: &[Count] = &[
     counter("INNODB_ROW_LOCK_WAITS", "server_waits_for_lock_per_s"),
     gauge("INNODB_BUFFER_POOL_PAGES_DIRTY", "server_dirty_blocks"),
     gauge("INNODB_ROW_LOCK_CURRENT_WAITS", "server_waiting_for_lock_clients"),
-    gauge("THREADS_RUNNING", "server_active_clients"),
+    gauge("THREADS_RUNNING", ACTIVE),
 ];
 
 /// The bytes of redo log that a checkpoint would have to write pages for. MariaDB 10.3 and 10.4 have
 /// no variable for it, so it is read from the text that all versions have.
 const CHECKPOINT_AGE: &str = "server_checkpoint_age_bytes";
 
+/// From this version on checkpoints have a view of their own.
+const FIRST_MAJOR_OF_CHECKPOINTER: u32 = 17;
+
 /// How PostgreSQL is asked; the columns are those of the counts, in order.
 fn postgres_query(version: &str) -> (String, impl Iterator<Item = &'static Count>) {
-    let major: u32 =
-        version.split(|c: char| !c.is_ascii_digit()).next().unwrap_or("").parse().unwrap_or(0);
-    let (written, from) = if major >= 17 {
+    let (written, from) = if major(version) >= FIRST_MAJOR_OF_CHECKPOINTER {
         (POSTGRES_CHECKPOINTER, "pg_stat_bgwriter b, pg_stat_checkpointer c")
     } else {
         (POSTGRES_BGWRITER, "pg_stat_bgwriter b")
@@ -124,7 +130,8 @@ fn postgres_query(version: &str) -> (String, impl Iterator<Item = &'static Count
          count(*) filter (where wait_event_type = 'Lock') as lock, \
          count(*) filter (where wait_event_type = 'LWLock') as lwlock, \
          count(*) filter (where wait_event_type = 'IO') as io \
-         from pg_stat_activity where state = 'active' and datname = current_database() and pid <> pg_backend_pid()) a \
+         from pg_stat_activity \
+         where state = 'active' and datname = current_database() and pid <> pg_backend_pid()) a \
          where d.datname = current_database()",
         columns.join(", ")
     );
@@ -132,14 +139,13 @@ fn postgres_query(version: &str) -> (String, impl Iterator<Item = &'static Count
 }
 
 impl Count {
-    fn reading(&self, text: Option<&str>) -> Option<Reading> {
-        let number: f64 = text?.parse().ok()?;
+    fn reading(&self, number: f64) -> Reading {
         let value = match self.kind {
             Kind::Counter => ReadingValue::Counter(number),
             Kind::CounterMs => ReadingValue::Counter(number / 1e3),
             Kind::Gauge => ReadingValue::Gauge(number),
         };
-        Some(Reading { metric: self.metric, value })
+        Reading { metric: self.metric, value }
     }
 }
 
@@ -153,9 +159,9 @@ pub(crate) async fn read(
         EngineKind::Postgres => {
             let (sql, counts) = postgres_query(version);
             let row = session.query(&sql).await?.pop().unwrap_or_default();
-            Ok(counts
-                .zip(&row)
-                .filter_map(|(count, text)| count.reading(text.as_deref()))
+            let told = counts.zip(&row);
+            Ok(told
+                .filter_map(|(count, text)| Some(count.reading(text.as_deref()?.parse().ok()?)))
                 .collect())
         }
         EngineKind::MariaDb => {
@@ -179,30 +185,21 @@ pub(crate) async fn read(
 }
 
 fn mariadb_readings(rows: &[Vec<Option<String>>]) -> Vec<Reading> {
-    let value = |name: &str| {
-        rows.iter().find_map(|row| match row.as_slice() {
+    let number = |name: &str| -> Option<f64> {
+        let value = rows.iter().find_map(|row| match row.as_slice() {
             [Some(of), value] if of.eq_ignore_ascii_case(name) => value.as_deref(),
             _ => None,
-        })
+        });
+        value?.parse().ok()
     };
-    let mut readings: Vec<Reading> =
-        MARIADB.iter().filter_map(|count| count.reading(value(count.of))).collect();
-    // InnoDB counts requests, of which the reads missed; and the session that asks is running.
-    let of = |metric: &str| readings.iter().position(|reading| reading.metric == metric);
-    let number = |at: usize| match readings[at].value {
-        ReadingValue::Counter(number) | ReadingValue::Gauge(number) => number,
+    let counted = |count: &Count| match count.metric {
+        // InnoDB counts requests, of which the reads missed.
+        BLOCKS_HIT => Some((number(count.of)? - number(INNODB_READS)?).max(0.0)),
+        // The session that asks is running.
+        ACTIVE => Some((number(count.of)? - 1.0).max(0.0)),
+        _ => number(count.of),
     };
-    if let (Some(requests), Some(reads)) = (of(BLOCKS_HIT), of(BLOCKS_READ)) {
-        let hits = ReadingValue::Counter((number(requests) - number(reads)).max(0.0));
-        readings[requests].value = hits;
-    }
-    let of = |metric: &str| readings.iter().position(|reading| reading.metric == metric);
-    if let Some(active) = of("server_active_clients")
-        && let ReadingValue::Gauge(count) = readings[active].value
-    {
-        readings[active].value = ReadingValue::Gauge((count - 1.0).max(0.0));
-    }
-    readings
+    MARIADB.iter().filter_map(|count| Some(count.reading(counted(count)?))).collect()
 }
 
 /// Redo log written since the last checkpoint, of the text of `show engine innodb status`.

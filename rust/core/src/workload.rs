@@ -240,7 +240,7 @@ pub fn flush(engine: EngineKind) -> Flush {
 }
 
 /// The first number of a version such as `15.4` or `16beta1`; 0 when there is none.
-fn major(version: &str) -> u32 {
+pub(crate) fn major(version: &str) -> u32 {
     let end = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
     version[..end].parse().unwrap_or(0)
 }
