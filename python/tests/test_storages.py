@@ -129,6 +129,10 @@ def test_random_fillers_take_room_where_blanks_are_compressed(desk: Desk) -> Non
     # 200,000 fillers of 84 bytes, in the table and once more in the write-ahead log. Letters of
     # which there are 64 take six bits of eight.
     fillers = 200_000 * 84
+    left = {row["filler_random"]: row["compressed_share"] for row in rows}
+    # Blanks all but vanish. Of a row of about 128 bytes, 84 are letters, six bits of eight.
+    assert left["0"] < 0.15
+    assert 0.45 < left["100"] < 0.75
     gained = used["100"] - used["0"]
     assert 2 * 0.6 * fillers < gained < 2 * 1.1 * fillers
     desk.assert_nothing_left()

@@ -230,6 +230,8 @@ pub struct TrialRecord {
     /// What files take on the volume after loading, as its file system counts it, in bytes; absent where
     /// that cannot be seen.
     pub volume_used_bytes: Option<u64>,
+    /// What gzip leaves of the loaded tables, as a share of their size; absent where they cannot be read.
+    pub compressed_share: Option<f64>,
     /// What the server says of itself.
     pub server: ServerFacts,
     /// What is known of the volume.

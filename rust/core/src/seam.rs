@@ -67,6 +67,10 @@ pub trait Volume: Send + Sync {
     /// there is nothing of ours to write to.
     async fn probe(&self) -> Result<Option<Probe>>;
 
+    /// What gzip leaves of the tables on it, as a share of their size; absent where there are none, or they
+    /// cannot be read.
+    async fn compressed_share(&self) -> Option<f64>;
+
     /// Waits until the device under the volume is idle (or `at_most` has passed: then it returns
     /// false).
     async fn settle(&self, at_most: std::time::Duration) -> Result<bool>;

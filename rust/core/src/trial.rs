@@ -152,6 +152,7 @@ async fn on_server(
         phases.enter(record, cell, Phase::Settle);
         settle(study, cell, record, server, volume).await?;
         record.volume_used_bytes = volume.room().await.map(|room| room.used_bytes);
+        record.compressed_share = volume.compressed_share().await;
 
         let seed = seed(study, record).wrapping_add(u64::from(iteration) << 32);
         let loads = (0..).zip(&filled).map(|(instance, filled)| match filled {
@@ -453,6 +454,7 @@ pub(crate) fn blank(id: TrialId, cell: &Cell, driver: String, started_at: String
         connected_windows_s: Vec::new(),
         database_bytes: 0,
         volume_used_bytes: None,
+        compressed_share: None,
         server: ServerFacts::default(),
         volume: VolumeFacts::default(),
         probe: None,

@@ -88,6 +88,11 @@ pub const TRIALS: &[Column] = &[
         "what files take on the volume after loading; null where that cannot be seen",
     ),
     column(
+        "compressed_share",
+        "share",
+        "what gzip leaves of a sample of the loaded tables; null where they cannot be read",
+    ),
+    column(
         "settings_profile",
         "",
         "where settings that the spec does not state come from: stock, fs-tuned",

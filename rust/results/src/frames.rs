@@ -143,6 +143,7 @@ fn trials(rows: &[TrialRow]) -> Table {
         column_of.real("load_s", |row| row.load_s),
         column_of.count("database_bytes", |row| row.database_bytes),
         column_of.count("volume_used_bytes", |row| row.volume_used_bytes),
+        column_of.real("compressed_share", |row| row.compressed_share),
         column_of.text("settings_profile", |row| row.settings_profile),
         column_of.count("page_bytes", |row| row.page_bytes),
         column_of.maybe_text("fsync", |row| row.fsync.as_deref()),

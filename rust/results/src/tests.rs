@@ -163,6 +163,7 @@ fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
         connect_s: 0.02,
         database_bytes: 24 << 20,
         volume_used_bytes: Some(90 << 20),
+        compressed_share: Some(0.06),
         server: ServerFacts {
             version_full: "PostgreSQL 13.23".to_owned(),
             version: "13.23".to_owned(),
@@ -314,6 +315,7 @@ fn the_numbers_are_right() {
     assert_eq!(rows[0].storage_line, "95 µs to stable storage");
     // 16 MiB in an eighth of a second.
     assert_eq!(rows[0].cold_read_bytes_per_s, Some(134_217_728.0));
+    assert_eq!(rows[0].compressed_share, Some(0.06));
     assert_eq!((rows[0].page_bytes, rows[0].settings_profile), (Some(8192), "stock"));
     assert_eq!(rows[0].service_time_ms.p999, None, "4.2 values lie beyond it");
     let mut values: Vec<u64> = (1..=SECONDS)

@@ -20,8 +20,8 @@ use crate::docker::{Client, Helper, HelperOutput, client};
 use crate::ledger::{Ledger, Resource};
 use crate::mountinfo::{self, Mount};
 use crate::storage::{
-    ExistingVolume, LoopPlan, SLACK_BYTES, TMPFS_CAVEAT, backing_caveat, check_devices, check_size,
-    check_tmpfs, chosen, loop_caveats, storages,
+    COMPRESS_SCRIPT, ExistingVolume, LoopPlan, SLACK_BYTES, TMPFS_CAVEAT, backing_caveat,
+    check_devices, check_size, check_tmpfs, chosen, loop_caveats, share_left, storages,
 };
 
 const MAKE_SCRIPT: &str = include_str!("make.sh");
@@ -386,6 +386,11 @@ impl Volume for DockerVolume {
             Error::provision("the storage helper did not tell what it measured")
                 .evidence(output.stdout.trim())
         })
+    }
+
+    async fn compressed_share(&self) -> Option<f64> {
+        let output = self.help(COMPRESS_SCRIPT, vec!["/volume".to_owned()]).await.ok()?;
+        share_left(|key| output.value(key))
     }
 
     async fn settle(&self, at_most: Duration) -> Result<bool> {

@@ -22,8 +22,8 @@ use crate::ledger::{Ledger, Resource};
 use crate::storage::probe;
 use crate::storage::zfs::{self, Pool};
 use crate::storage::{
-    ExistingVolume, LoopPlan, TMPFS_CAVEAT, backing_caveat, check_devices, check_free, check_size,
-    check_tmpfs, chosen, loop_caveats, of_all, storages,
+    COMPRESS_SCRIPT, ExistingVolume, LoopPlan, TMPFS_CAVEAT, backing_caveat, check_devices,
+    check_free, check_size, check_tmpfs, chosen, loop_caveats, of_all, share_left, storages,
 };
 use crate::undo::{arrays_on, loop_devices};
 use crate::{command, mountinfo};
@@ -296,6 +296,13 @@ impl Volume for LocalVolume {
             Error::provision(format!("cannot probe {}: {error}", self.path.display()))
         })?;
         Ok(Some(probed))
+    }
+
+    async fn compressed_share(&self) -> Option<f64> {
+        let directory = self.path.to_string_lossy();
+        let argv = ["sh", "-euc", COMPRESS_SCRIPT, "compress", directory.as_ref()];
+        let told = command::ask(&argv).await.ok()?.stdout;
+        share_left(|key| told.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')))
     }
 
     async fn settle(&self, at_most: Duration) -> Result<bool> {

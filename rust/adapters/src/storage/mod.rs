@@ -19,6 +19,16 @@ use bedplate_core::sizing::XFS_BYTES_MIN;
 
 pub use local::LocalVolumes;
 
+/// Compresses a sample of the tables in the directory that it is given.
+pub(crate) const COMPRESS_SCRIPT: &str = include_str!("compress.sh");
+
+/// The share that [`COMPRESS_SCRIPT`] tells by the values of its keys.
+pub(crate) fn share_left<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<f64> {
+    let number = |key: &str| value(key)?.parse::<f64>().ok();
+    let bytes = number("bytes").filter(|bytes| *bytes > 0.0)?;
+    Some(number("compressed_bytes")? / bytes)
+}
+
 /// Room beside an image for the metadata of the file system that holds it.
 pub(crate) const SLACK_BYTES: u64 = 16 << 20;
 
@@ -324,6 +334,10 @@ impl Volume for ExistingVolume {
 
     async fn probe(&self) -> Result<Option<Probe>> {
         Ok(None)
+    }
+
+    async fn compressed_share(&self) -> Option<f64> {
+        None
     }
 
     async fn settle(&self, _: Duration) -> Result<bool> {

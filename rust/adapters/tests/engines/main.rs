@@ -51,6 +51,10 @@ impl Volume for Directory {
         Ok(None)
     }
 
+    async fn compressed_share(&self) -> Option<f64> {
+        None
+    }
+
     async fn settle(&self, _: Duration) -> Result<bool> {
         Ok(true)
     }
