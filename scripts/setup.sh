@@ -27,6 +27,7 @@ if [ "$level" != build ]; then
   need dockerd docker.io
   need docker docker.io
   need mmdebstrap mmdebstrap
+  need pgrep procps
   need losetup util-linux
   need mkfs.ext4 e2fsprogs
   need mkfs.xfs xfsprogs
@@ -86,12 +87,21 @@ fi
 if [ "$level" != build ] && command -v dockerd >/dev/null && ! docker version >/dev/null 2>&1; then
   if can_be_root; then
     say "starting the Docker daemon"
-    "${as_root[@]}" service docker start >/dev/null 2>&1 || true
-    if ! timeout 20 bash -c 'until docker version >/dev/null 2>&1; do sleep 0.5; done'; then
+    # A daemon that was killed leaves its files of process numbers; when a number was given to
+    # another process since, the next daemon takes that for itself and refuses to start.
+    lives() { pgrep --exact --runstates R,S,D,T "$1" >/dev/null; }
+    lives dockerd || "${as_root[@]}" rm -f /run/docker.pid /run/docker-ssd.pid
+    lives containerd || "${as_root[@]}" rm -f /run/docker/containerd/containerd.pid
+    if ! "${as_root[@]}" service docker start >/dev/null 2>&1 ||
+      ! timeout 20 bash -c 'until docker version >/dev/null 2>&1; do sleep 0.5; done'; then
       # No service manager that could do it: start it ourselves, detached from this shell.
       "${as_root[@]}" setsid --fork dockerd </dev/null >/tmp/bedplate-dockerd.log 2>&1 || true
-      timeout 60 bash -c 'until docker version >/dev/null 2>&1; do sleep 0.5; done' ||
-        say "the Docker daemon does not start; see /tmp/bedplate-dockerd.log"
+      if ! timeout 60 bash -c 'until docker version >/dev/null 2>&1; do sleep 0.5; done'; then
+        say "the Docker daemon does not start; the end of /tmp/bedplate-dockerd.log:"
+        tail -n 5 /tmp/bedplate-dockerd.log >&2
+        # What a demo can do without it, it does; the tests need it.
+        [ "$level" != test ] || exit 1
+      fi
     fi
   fi
 fi
