@@ -27,6 +27,7 @@ lint:
 	cargo fmt --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+	cargo fetch --locked --quiet
 	cargo deny --offline --log-level error check bans licenses sources
 	ruff check .
 	ruff format --check .
