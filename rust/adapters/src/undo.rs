@@ -3,8 +3,10 @@
 //! Every function here is idempotent: what is gone already is success. Nothing is touched that the
 //! ledger does not name.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,6 +29,8 @@ const POLL: Duration = Duration::from_millis(50);
 const POOL_POLL: Duration = Duration::from_millis(250);
 /// Names of the programs of database servers, as the kernel has them.
 const SERVERS: [&str; 4] = ["postgres", "postmaster", "mariadbd", "mysqld"];
+/// Names of the programs that make their data directories.
+const INSTALLERS: [&str; 3] = ["initdb", "mariadb-install-db", "mysql_install_db"];
 
 /// Undoes one thing.
 pub(crate) async fn undo(ledger: &Ledger, resource: &Resource) -> Result<()> {
@@ -241,8 +245,9 @@ async fn stop_server(data_dir: &Path) -> Result<()> {
     }
 }
 
-/// Processes of a database server that work in `data_dir`. A server changes into its data directory
-/// before it does anything there, so this also finds one that has not written its pid file yet.
+/// Processes of a database server that work in `data_dir`, or are about to. A server changes into its data
+/// directory before it does anything there, so this also finds one that has not written its pid file yet;
+/// and what is still on its way to become one (`setpriv`, a shell) has both in its command.
 fn server_processes(data_dir: &Path) -> Result<Vec<Pid>> {
     let failed = |error: io::Error| Error::provision(format!("cannot read /proc: {error}"));
     let mut found = Vec::new();
@@ -251,14 +256,54 @@ fn server_processes(data_dir: &Path) -> Result<Vec<Pid>> {
             continue;
         };
         let proc = entry.path();
-        let (Ok(cwd), Ok(name)) =
-            (fs::read_link(proc.join("cwd")), fs::read_to_string(proc.join("comm")))
-        else {
+        let (Ok(cwd), Ok(name), Ok(command)) = (
+            fs::read_link(proc.join("cwd")),
+            fs::read_to_string(proc.join("comm")),
+            fs::read(proc.join("cmdline")),
+        ) else {
             continue;
         };
-        if cwd == data_dir && SERVERS.contains(&name.trim_end()) {
+        let works = cwd == data_dir && SERVERS.contains(&name.trim_end());
+        if works || will_serve(&command, data_dir) {
             found.extend(Pid::from_raw(pid));
         }
     }
     Ok(found)
+}
+
+/// Whether a command line, as the kernel has it, is of a server or its installer in `data_dir`.
+fn will_serve(command: &[u8], data_dir: &Path) -> bool {
+    let words = || command.split(|byte| *byte == 0).map(|word| Path::new(OsStr::from_bytes(word)));
+    let names_program = |word: &Path| {
+        let name = word.file_name().and_then(OsStr::to_str);
+        name.is_some_and(|name| SERVERS.contains(&name) || INSTALLERS.contains(&name))
+    };
+    let names_directory = |word: &Path| {
+        let bytes = word.as_os_str().as_bytes();
+        let directory = bytes.strip_prefix(b"--datadir=").unwrap_or(bytes);
+        directory == data_dir.as_os_str().as_bytes()
+    };
+    words().any(names_program) && words().any(names_directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_will_be_a_server_is_known_by_its_command() {
+        let at = Path::new("/work/bedplate-1/pgdata");
+        let check = |words: &[&str]| will_serve(words.join("\0").as_bytes(), at);
+        let start = ["sh", "-c", "cd / && exec \"$0\" \"$@\""];
+        assert!(check(&[&start[..], &["/bin/postgres", "-D", "/work/bedplate-1/pgdata"]].concat()));
+        assert!(check(&[
+            "/bin/sh",
+            "/bin/mariadb-install-db",
+            "--datadir=/work/bedplate-1/pgdata"
+        ]));
+        // Those that look at it, and servers elsewhere.
+        assert!(!check(&["du", "/work/bedplate-1/pgdata"]));
+        assert!(!check(&["/bin/postgres", "-D", "/work/bedplate-1/pgdata2"]));
+        assert!(!check(&["vi", "/work/bedplate-1/pgdata/postgres"]));
+    }
 }
