@@ -271,6 +271,8 @@ class _OnLoop(_Table):
     devices: int | None = None
     scheduler: Levels[str] | None = None
     read_ahead: Levels[Size] | None = None
+    fullness: Levels[int] | None = None
+    churn: int | None = None
     mkfs_options: Sequence[str] | None = None
     mount_options: Sequence[str] | None = None
     label: str | None = None
@@ -319,6 +321,11 @@ class Ext4(_OnLoop):
         The kernel's scheduler of their requests. Default ``"none"``.
     read_ahead
         How far the kernel reads ahead, bytes or text such as ``"128KiB"``. Default: its own.
+    fullness
+        Percent of the volume that the files of an ageing use before anything is loaded. Default 0:
+        the volume is fresh.
+    churn
+        How many times the bytes of those files are deleted and written once more. Default 2.
     mkfs_options
         Further arguments for ``mkfs.ext4``.
     mount_options
@@ -352,6 +359,11 @@ class Xfs(_OnLoop):
         The kernel's scheduler of their requests. Default ``"none"``.
     read_ahead
         How far the kernel reads ahead, bytes or text such as ``"128KiB"``. Default: its own.
+    fullness
+        Percent of the volume that the files of an ageing use before anything is loaded. Default 0:
+        the volume is fresh.
+    churn
+        How many times the bytes of those files are deleted and written once more. Default 2.
     mkfs_options
         Further arguments for ``mkfs.xfs``.
     mount_options
@@ -432,6 +444,11 @@ class Zfs(_Table):
         The kernel's scheduler of their requests. Default ``"none"``.
     read_ahead
         How far the kernel reads ahead, bytes or text such as ``"128KiB"``. Default: its own.
+    fullness
+        Percent of the volume that the files of an ageing use before anything is loaded. Default 0:
+        the volume is fresh.
+    churn
+        How many times the bytes of those files are deleted and written once more. Default 2.
     ashift
         Power of two of the pool's sector size, 9 to 16. Default: ZFS's own.
     label
@@ -452,6 +469,8 @@ class Zfs(_Table):
     devices: int | None = None
     scheduler: Levels[str] | None = None
     read_ahead: Levels[Size] | None = None
+    fullness: Levels[int] | None = None
+    churn: int | None = None
     ashift: int | None = None
     label: str | None = None
 
@@ -463,7 +482,8 @@ class Zfs(_Table):
         ValueError
             When `options` holds a property that is given by its name, too.
         """
-        outer = ("kind", "size", "layout", "devices", "scheduler", "read_ahead", "ashift", "label")
+        devices = ("size", "layout", "devices", "scheduler", "read_ahead", "fullness", "churn")
+        outer = ("kind", *devices, "ashift", "label")
         table = super().to_dict()
         options = cast("dict[str, Json]", table.pop("options", {}))
         for key in [key for key in table if key not in outer]:
@@ -484,6 +504,7 @@ class _BuiltIn(_Table):
     threads: Levels[int] | None = None
     protocol: Levels[Literal["simple", "extended", "prepared"]] | None = None
     max_tries: int | None = None
+    cache: Levels[Literal["warm", "cold"]] | None = None
     duration: Seconds | None = None
     transactions: int | None = None
     warmup: Seconds | None = None
@@ -513,12 +534,16 @@ class TpcB(_BuiltIn):
     max_tries
         How often a transaction is tried, with the same values, when it fails by a serialization
         failure or a deadlock. Default 1: never again.
+    cache
+        ``"warm"`` (default): what loading left in memory stays there; or ``"cold"``: the server is
+        started again when the kernel has forgotten its files.
     duration
         Length of the measured part, seconds or text such as ``"2min"``. Default: by profile.
     transactions
         Transactions for each client, in place of `duration`; there is then no warm-up.
     warmup
-        Load before measuring starts, seconds or text. Default: by profile.
+        Load before measuring starts, seconds or text. Default: by profile; none where `cache` has
+        ``"cold"``.
     """
 
     kind: ClassVar[str | None] = "tpcb"
@@ -548,7 +573,7 @@ class SelectOnly(_BuiltIn):
 class Slap(_Table):
     """What mysqlslap does, on MariaDB: generated statements, sent by each client.
 
-    All parameters but the first four are mysqlslap's options, with its defaults. A list of values
+    All parameters but the first five are mysqlslap's options, with its defaults. A list of values
     is a factor; the last five, which are statements, take one value.
 
     Parameters
@@ -563,6 +588,8 @@ class Slap(_Table):
         every two CPUs over all instances.
     protocol
         ``"simple"`` (default, as mysqlslap), ``"extended"`` or ``"prepared"``.
+    cache
+        ``"warm"`` (default) or ``"cold"``, as in `TpcB`.
     int_columns, char_columns
         Numbers of columns; a text ``"N:1"`` gives each an index. Default 1 each.
     secondary_indexes
@@ -601,6 +628,7 @@ class Slap(_Table):
     clients: Levels[int] | None = None
     threads: Levels[int] | None = None
     protocol: Levels[Literal["simple", "extended", "prepared"]] | None = None
+    cache: Levels[Literal["warm", "cold"]] | None = None
     int_columns: Levels[int | str] | None = None
     char_columns: Levels[int | str] | None = None
     secondary_indexes: Levels[int] | None = None
@@ -623,7 +651,7 @@ class Slap(_Table):
 
     def to_dict(self) -> dict[str, Json]:
         """Return the keys that were given; those of slap are a table of their own."""
-        outer = ("kind", "instances", "clients", "threads", "protocol")
+        outer = ("kind", "instances", "clients", "threads", "protocol", "cache")
         table = super().to_dict()
         slap: dict[str, Json] = {key: table.pop(key) for key in list(table) if key not in outer}
         return {**table, "slap": slap} if slap else table

@@ -61,7 +61,7 @@ fn missing(name: &str) -> Error {
         .hint(format!("apt-get install {package}"))
 }
 
-/// Asks a tool something; nothing of the machine is changed.
+/// Asks a tool something; nothing is made that would have to be undone.
 ///
 /// # Errors
 /// When the tool is not installed or fails; its output is the evidence.

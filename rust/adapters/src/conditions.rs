@@ -343,7 +343,7 @@ async fn probe(state_dir: &Path) -> Result<Option<Probe>> {
     let id = TrialId { run, trial: 0, block: 0, cell: 0 };
     let work_dir = state_dir.join("work");
     let kind = StorageKind::Directory { path: work_dir.clone() };
-    let storage = StoragePlan { label: "directory".to_owned(), kind };
+    let storage = StoragePlan::fresh("directory", kind);
     let volume = LocalVolumes.create(&ledger, &id, &storage, &work_dir).await?;
     let probed = volume.probe().await;
     ledger.undo_all().await?;

@@ -125,7 +125,7 @@ fn storage(kind: &str, work_dir: &Path) -> StoragePlan {
         }),
         other => panic!("{other}"),
     };
-    StoragePlan { label: kind.to_owned(), kind: kind_plan }
+    StoragePlan::fresh(kind, kind_plan)
 }
 
 /// Makes a volume at either site.
@@ -522,7 +522,7 @@ async fn pools_are_put_together_as_asked_and_their_properties_read_back() {
             ashift: Some(12),
             options: pairs.collect(),
         };
-        let storage = StoragePlan { label: "zfs".to_owned(), kind: StorageKind::Zfs(volume) };
+        let storage = StoragePlan::fresh("zfs", StorageKind::Zfs(volume));
         let id = scratch.id();
         let made = create("local", &ledger, &id, &storage, &scratch.work_dir()).await;
         let volume = made.unwrap();
@@ -560,7 +560,7 @@ async fn a_property_that_zfs_does_not_have_is_an_error_and_is_undone() {
         ashift: None,
         options: [("nosuchproperty".to_owned(), "on".to_owned())].into(),
     };
-    let storage = StoragePlan { label: "zfs".to_owned(), kind: StorageKind::Zfs(volume) };
+    let storage = StoragePlan::fresh("zfs", StorageKind::Zfs(volume));
     let made = create("local", &ledger, &scratch.id(), &storage, &scratch.work_dir()).await;
     let error = made.err().unwrap();
     assert!(error.message.starts_with("`zpool` failed"), "{error}");

@@ -263,7 +263,7 @@ fn slap_inserts(plan: &SlapPlan, clients: u32, statements: &Statements) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::WorkloadPlan;
+    use crate::plan::{CacheState, WorkloadPlan};
     use crate::seam::Address;
     use crate::slap::{KeyKind, Queries, SlapPlan};
 
@@ -275,6 +275,7 @@ mod tests {
             threads: 2,
             protocol,
             max_tries: 1,
+            cache: CacheState::Warm,
             length: RunLength::Queries,
             warmup_s: 0.0,
         }

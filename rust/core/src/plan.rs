@@ -15,7 +15,7 @@ use crate::sizing;
 use crate::slap::SlapPlan;
 
 /// Version of the plan's form; a stored plan of another version is refused.
-pub const PLAN_VERSION: u32 = 2;
+pub const PLAN_VERSION: u32 = 3;
 
 /// A fully resolved study.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -259,6 +259,25 @@ pub struct StoragePlan {
     pub label: String,
     /// What is made.
     pub kind: StorageKind,
+    /// What happens to it before anything is loaded; absent means that it is fresh.
+    pub ageing: Option<Ageing>,
+}
+
+impl StoragePlan {
+    /// A storage that is fresh.
+    pub fn fresh(label: impl Into<String>, kind: StorageKind) -> Self {
+        Self { label: label.into(), kind, ageing: None }
+    }
+}
+
+/// Files that are written to a volume, and partly deleted and written anew, before it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ageing {
+    /// Percent of the volume that is used then.
+    pub fullness_percent: u32,
+    /// How many times the bytes of the files are deleted and written once more.
+    pub churn: u32,
 }
 
 /// Kinds of storage.
@@ -500,6 +519,8 @@ pub struct WorkloadPlan {
     /// How often a transaction is tried, with the same values, when it fails in a way that may pass
     /// (a serialization failure, a deadlock). 1 means never again, as with pgbench.
     pub max_tries: u32,
+    /// What of the loaded data is in memory when the load starts.
+    pub cache: CacheState,
     /// How long the measured part is.
     pub length: RunLength,
     /// Seconds of load before measuring starts.
@@ -517,6 +538,27 @@ impl WorkloadPlan {
         let Work::Slap(slap) = &self.work else { return 0 };
         let times = u64::from(slap.iterations) * u64::from(self.instances);
         slap.queries_of(self.clients).saturating_mul(times)
+    }
+}
+
+/// What of the loaded data is in memory when the load starts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheState {
+    /// What loading left there.
+    #[default]
+    Warm,
+    /// Nothing: the server was started again and the kernel has forgotten its files.
+    Cold,
+}
+
+impl CacheState {
+    /// The word in specs, plans and tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::Cold => "cold",
+        }
     }
 }
 

@@ -35,6 +35,8 @@ impl TrialId {
 pub enum Phase {
     /// Making the volume.
     Volume,
+    /// Filling it with files, where it is to be aged.
+    Age,
     /// Measuring what it takes to write to it and to read from it.
     Probe,
     /// Starting the server.
@@ -51,6 +53,19 @@ pub enum Phase {
     Verify,
     /// Stopping the server, and undoing all that was made.
     Teardown,
+}
+
+/// What ageing a volume left on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Aged {
+    /// Files that are there.
+    pub files: u64,
+    /// Bytes that were written, those of files that were deleted again among them.
+    pub written_bytes: u64,
+    /// What files take then, as the file system counts it, in bytes.
+    pub used_bytes: u64,
+    /// Size of the file system in bytes.
+    pub bytes: u64,
 }
 
 /// Whether a trial's numbers may be used.
@@ -232,10 +247,15 @@ pub struct TrialRecord {
     pub volume_used_bytes: Option<u64>,
     /// What gzip leaves of the loaded tables, as a share of their size; absent where they cannot be read.
     pub compressed_share: Option<f64>,
+    /// Share of the volume's files that was in the kernel's page cache when the load started; absent where
+    /// that cannot be seen.
+    pub cached_share: Option<f64>,
     /// What the server says of itself.
     pub server: ServerFacts,
     /// What is known of the volume.
     pub volume: VolumeFacts,
+    /// What its ageing left; absent where it was fresh.
+    pub aged: Option<Aged>,
     /// What writing to it and reading from it took, before anything was there; absent for the storage of
     /// a server that exists already.
     pub probe: Option<Probe>,

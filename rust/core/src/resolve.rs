@@ -18,10 +18,12 @@
 //! | `storage.path` | the work directory |
 //! | `storage.block_size`, `mount_options` | 4096, `noatime` |
 //! | `storage.scheduler`, `read_ahead` | `none`, the kernel's own |
+//! | `storage.fullness`, `churn` | 0 percent, so that volumes are fresh; 2 |
 //! | `storage.layout` | `single`; its devices are as few as a layout takes, but 3 for `raidz` |
 //! | `workload.kind`, `scale`, `clients`, `protocol` | `tpcb`, 1, 1, `simple` |
 //! | `workload.filler_random` | 0 percent, as pgbench |
 //! | `workload.instances` | 1 |
+//! | `workload.cache` | `warm` |
 //! | `workload.threads` | as many as clients, at most one for every two CPUs over all instances |
 //! | `workload.warmup`, `duration`; `design.blocks` | by profile: smoke 3 s, 10 s, 1; gate and calibrate 30 s, 90 s, 10; publish 300 s, 900 s, 10 |
 //! | `design.profile`, `seed`, `metrics` | `smoke`, 20, `true` |

@@ -7,10 +7,11 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use crate::error::{Error, Result};
-use crate::plan::{EnginePlan, Plan, StoragePlan};
+use crate::plan::{Ageing, EnginePlan, Plan, StoragePlan};
 use crate::probe::Probe;
 use crate::record::{
-    Environment, Interval, MetricSample, Phase, ServerFacts, TrialId, TrialRecord, VolumeFacts,
+    Aged, Environment, Interval, MetricSample, Phase, ServerFacts, TrialId, TrialRecord,
+    VolumeFacts,
 };
 
 /// Where trials live: makes volumes and servers, and can undo everything it made.
@@ -63,17 +64,33 @@ pub trait Volume: Send + Sync {
     /// How much room there is; absent when that cannot be seen.
     async fn room(&self) -> Option<Room>;
 
+    /// Fills it with files, deletes and writes some of them anew, and leaves them there.
+    async fn age(&self, ageing: Ageing, seed: u64) -> Result<Aged>;
+
     /// Measures what a write and a reading take, on the volume as a server would see it; none where
     /// there is nothing of ours to write to.
     async fn probe(&self) -> Result<Option<Probe>>;
 
-    /// What gzip leaves of the tables on it, as a share of their size; absent where there are none, or they
-    /// cannot be read.
-    async fn compressed_share(&self) -> Option<f64>;
+    /// Looks at the files on it.
+    async fn contents(&self) -> Contents;
+
+    /// Has the kernel write its files and then forget them, and tells the share of them that it still has in
+    /// memory, where that can be seen. The server must have been stopped.
+    async fn forget(&self) -> Result<Option<f64>>;
 
     /// Waits until the device under the volume is idle (or `at_most` has passed: then it returns
     /// false).
     async fn settle(&self, at_most: std::time::Duration) -> Result<bool>;
+}
+
+/// The files on a volume.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Contents {
+    /// Share of them that the kernel has in memory; absent where that cannot be seen.
+    pub cached_share: Option<f64>,
+    /// What gzip leaves of the tables among them, as a share of their size; absent where there are none, or
+    /// they cannot be read.
+    pub compressed_share: Option<f64>,
 }
 
 /// The room on a volume.
@@ -133,6 +150,10 @@ pub trait Server: Send + Sync {
 
     /// Stops the server in an orderly way and waits for it. The volume stays.
     async fn stop(&self) -> Result<()>;
+
+    /// Starts it again on what it left, after [`Server::stop`], and waits until it accepts connections.
+    /// [`Server::endpoint`] and [`Server::instances`] may be others then.
+    async fn start_again(&mut self) -> Result<()>;
 }
 
 /// How to reach a server.

@@ -158,8 +158,7 @@ pub fn seconds_text(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::QueryProtocol;
-    use crate::plan::Scaled;
+    use crate::plan::{CacheState, QueryProtocol, Scaled};
 
     fn workload(kind: WorkloadKind, scale: u32, length: RunLength, warmup_s: f64) -> WorkloadPlan {
         let protocol = QueryProtocol::Simple;
@@ -175,6 +174,7 @@ mod tests {
             threads: 2,
             protocol,
             max_tries: 1,
+            cache: CacheState::Warm,
             length,
             warmup_s,
         }

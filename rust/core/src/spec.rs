@@ -33,8 +33,8 @@ use tree::{Field, Node, Table};
 
 use crate::error::{Error, Result};
 use crate::plan::{
-    EngineKind, FileSystem, Layout, Profile, QueryProtocol, SettingsProfile, SiteKind, TlsMode,
-    TransportKind, WorkloadKind,
+    CacheState, EngineKind, FileSystem, Layout, Profile, QueryProtocol, SettingsProfile, SiteKind,
+    TlsMode, TransportKind, WorkloadKind,
 };
 use crate::sizing::setting_bytes;
 use crate::slap::{self, Custom, KeyKind, LoadType, Queries, SlapPlan};
@@ -208,6 +208,10 @@ pub struct DevicesSpec {
     pub scheduler: Vec<String>,
     /// How far the kernel reads ahead in bytes.
     pub read_ahead_bytes: Vec<u64>,
+    /// Percents of the volume that are used before anything is loaded.
+    pub fullness_percent: Vec<u32>,
+    /// How many times the bytes of those files are written once more.
+    pub churn: Option<u32>,
 }
 
 /// A file system on loop devices as it was written.
@@ -255,6 +259,8 @@ pub struct WorkloadSpec {
     pub protocol: Vec<QueryProtocol>,
     /// How often a transaction is tried when it fails in a way that may pass.
     pub max_tries: Option<u32>,
+    /// What of the loaded data is in memory when the load starts.
+    pub cache: Vec<CacheState>,
     /// Seconds of measuring.
     pub duration_s: Option<f64>,
     /// Transactions for each client.
@@ -339,6 +345,8 @@ const SLAP_LOAD_TYPES: [(&str, LoadType); 5] = [
     ("key", LoadType::Key),
     ("read", LoadType::Read),
 ];
+const CACHE_STATES: [(&str, CacheState); 2] =
+    [("warm", CacheState::Warm), ("cold", CacheState::Cold)];
 const PROTOCOLS: [(&str, QueryProtocol); 3] = [
     ("simple", QueryProtocol::Simple),
     ("extended", QueryProtocol::Extended),
@@ -380,7 +388,7 @@ const ENGINE_KEYS: [&str; 21] = [
 ];
 const DIRECTORY_KEYS: [&str; 3] = ["kind", "label", "path"];
 const TMPFS_KEYS: [&str; 3] = ["kind", "label", "size"];
-const LOOP_KEYS: [&str; 10] = [
+const LOOP_KEYS: [&str; 12] = [
     "kind",
     "label",
     "size",
@@ -389,10 +397,12 @@ const LOOP_KEYS: [&str; 10] = [
     "devices",
     "scheduler",
     "read_ahead",
+    "fullness",
+    "churn",
     "mkfs_options",
     "mount_options",
 ];
-const BTRFS_KEYS: [&str; 11] = [
+const BTRFS_KEYS: [&str; 13] = [
     "kind",
     "label",
     "size",
@@ -401,12 +411,14 @@ const BTRFS_KEYS: [&str; 11] = [
     "devices",
     "scheduler",
     "read_ahead",
+    "fullness",
+    "churn",
     "nodatacow",
     "mkfs_options",
     "mount_options",
 ];
 /// Its blocks have one size.
-const F2FS_KEYS: [&str; 9] = [
+const F2FS_KEYS: [&str; 11] = [
     "kind",
     "label",
     "size",
@@ -414,13 +426,26 @@ const F2FS_KEYS: [&str; 9] = [
     "devices",
     "scheduler",
     "read_ahead",
+    "fullness",
+    "churn",
     "mkfs_options",
     "mount_options",
 ];
-const ZFS_KEYS: [&str; 9] =
-    ["kind", "label", "size", "layout", "devices", "scheduler", "read_ahead", "ashift", "options"];
+const ZFS_KEYS: [&str; 11] = [
+    "kind",
+    "label",
+    "size",
+    "layout",
+    "devices",
+    "scheduler",
+    "read_ahead",
+    "fullness",
+    "churn",
+    "ashift",
+    "options",
+];
 /// Those of all kinds.
-const STORAGE_KEYS: [&str; 14] = [
+const STORAGE_KEYS: [&str; 16] = [
     "kind",
     "label",
     "path",
@@ -430,13 +455,15 @@ const STORAGE_KEYS: [&str; 14] = [
     "devices",
     "scheduler",
     "read_ahead",
+    "fullness",
+    "churn",
     "nodatacow",
     "mkfs_options",
     "mount_options",
     "ashift",
     "options",
 ];
-const WORKLOAD_KEYS: [&str; 12] = [
+const WORKLOAD_KEYS: [&str; 13] = [
     "kind",
     "scale",
     "filler_random",
@@ -445,6 +472,7 @@ const WORKLOAD_KEYS: [&str; 12] = [
     "threads",
     "protocol",
     "max_tries",
+    "cache",
     "duration",
     "transactions",
     "warmup",
@@ -782,6 +810,8 @@ fn read_devices(table: &Table<'_>, layouts: &[(&str, Layout)]) -> Result<Devices
         count: table.value("devices", Field::integer)?,
         scheduler: table.levels("scheduler", Field::name)?,
         read_ahead_bytes: table.levels("read_ahead", Field::size_bytes)?,
+        fullness_percent: table.levels("fullness", Field::integer)?,
+        churn: table.value("churn", Field::integer)?,
     })
 }
 
@@ -825,6 +855,7 @@ fn read_workload(field: &Field<'_>) -> Result<WorkloadSpec> {
         threads: table.levels("threads", Field::integer)?,
         protocol: table.levels("protocol", |field| field.word("protocol", &PROTOCOLS))?,
         max_tries: table.value("max_tries", Field::integer)?,
+        cache: table.levels("cache", |field| field.word("state of caches", &CACHE_STATES))?,
         duration_s: table.value("duration", Field::seconds)?,
         transactions: table.value("transactions", Field::integer)?,
         warmup_s: table.value("warmup", Field::seconds)?,

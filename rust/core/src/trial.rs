@@ -12,12 +12,12 @@ use crate::fill::{self, Filled, flush, number};
 use crate::gather::LoadReport;
 use crate::jobs::{GRACE, Load, slap_rows, slap_writing_commits};
 use crate::measure::{Phases, measure, seed};
-use crate::plan::{Cell, StorageKind, Work};
+use crate::plan::{CacheState, Cell, StorageKind, Work};
 use crate::record::{
     MetricSample, Phase, ServerFacts, TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts,
 };
 use crate::run::Study;
-use crate::seam::{RunSink, Server, Session, Volume};
+use crate::seam::{Contents, RunSink, Server, Session, Volume};
 use crate::sizing::bytes_text;
 use crate::watch::Watch;
 use crate::workload;
@@ -28,6 +28,8 @@ const SETTLE_AT_MOST: Duration = Duration::from_secs(30);
 const STARTED_WITHIN: Duration = Duration::from_millis(50);
 /// How long after its clients the end of a server becomes known.
 const KNOWN_WITHIN: Duration = Duration::from_secs(2);
+/// The share of files that may still be in memory where the cache is said to be cold.
+const COLD_SHARE: f64 = 0.01;
 
 /// Executes one trial and fills `record` as it goes, so that a trial that fails half-way leaves what
 /// is known. Intervals go to `sink` as they close, metrics are appended to `metrics`, the server's
@@ -44,6 +46,11 @@ pub(crate) async fn run(
     let mut phases = Phases::new(study);
     phases.enter(record, cell, Phase::Volume);
     let volume = study.cancel.guard(study.site.create_volume(&record.id, &cell.storage)).await?;
+    if let Some(ageing) = cell.storage.ageing {
+        phases.enter(record, cell, Phase::Age);
+        let aging = volume.age(ageing, seed(study, record));
+        record.aged = Some(study.cancel.guard(aging).await?);
+    }
     phases.enter(record, cell, Phase::Probe);
     match study.cancel.guard(volume.probe()).await {
         Ok(probe) => record.probe = probe,
@@ -53,7 +60,7 @@ pub(crate) async fn run(
         }
     }
     phases.enter(record, cell, Phase::Server);
-    let server = study
+    let mut server = study
         .cancel
         .guard(study.site.start_server(
             &record.id,
@@ -70,7 +77,7 @@ pub(crate) async fn run(
         sink,
         &mut phases,
         volume.as_ref(),
-        server.as_ref(),
+        server.as_mut(),
     )
     .await;
     // The log is evidence above all when something went wrong, so it is read before the error is
@@ -133,7 +140,7 @@ async fn on_server(
     sink: &mut dyn RunSink,
     phases: &mut Phases<'_>,
     volume: &dyn Volume,
-    server: &dyn Server,
+    server: &mut dyn Server,
 ) -> Result<()> {
     let cancel = study.cancel;
     record.server = cancel.guard(server.facts()).await?;
@@ -152,7 +159,12 @@ async fn on_server(
         phases.enter(record, cell, Phase::Settle);
         settle(study, cell, record, server, volume).await?;
         record.volume_used_bytes = volume.room().await.map(|room| room.used_bytes);
-        record.compressed_share = volume.compressed_share().await;
+        let Contents { cached_share, compressed_share } = volume.contents().await;
+        (record.cached_share, record.compressed_share) = (cached_share, compressed_share);
+        if cell.workload.cache == CacheState::Cold {
+            cancel.guard(make_cold(record, server, volume)).await?;
+        }
+        let server = &*server;
 
         let seed = seed(study, record).wrapping_add(u64::from(iteration) << 32);
         let loads = (0..).zip(&filled).map(|(instance, filled)| match filled {
@@ -242,6 +254,25 @@ async fn settle(
         record.trust.lower(TrustLevel::Caveat, reason);
     }
     Ok(())
+}
+
+/// Starts the server again after the kernel forgot its files.
+async fn make_cold(
+    record: &mut TrialRecord,
+    server: &mut dyn Server,
+    volume: &dyn Volume,
+) -> Result<()> {
+    server.stop().await?;
+    record.cached_share = volume.forget().await?;
+    let reason = match record.cached_share {
+        Some(share) if share <= COLD_SHARE => None,
+        Some(share) => Some(format!("{:.0} % of the files were still in memory", share * 100.0)),
+        None => Some("it could not be seen whether the files were still in memory".to_owned()),
+    };
+    if let Some(reason) = reason {
+        record.trust.lower(TrustLevel::Caveat, format!("the cache was not cold: {reason}"));
+    }
+    server.start_again().await
 }
 
 /// How the server ended, where its connections say that it has. Whoever runs it may know of its end a
@@ -455,8 +486,10 @@ pub(crate) fn blank(id: TrialId, cell: &Cell, driver: String, started_at: String
         database_bytes: 0,
         volume_used_bytes: None,
         compressed_share: None,
+        cached_share: None,
         server: ServerFacts::default(),
         volume: VolumeFacts::default(),
+        aged: None,
         probe: None,
         devices: None,
         server_work: None,

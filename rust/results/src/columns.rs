@@ -30,6 +30,7 @@ pub const TRIALS: &[Column] = &[
     column("clients", "clients", "concurrent connections of each instance"),
     column("threads", "threads", "threads that carried those of one instance"),
     column("protocol", "", "how statements were sent: simple, extended, prepared"),
+    column("cache", "", "what of the loaded data was in memory when the load started: warm, cold"),
     column("engine_kind", "", "kind of the engine: postgres, mariadb"),
     column("engine_version", "", "version the live server gave; null when none ran"),
     column("driver", "", "name and version of the client side: wire and transport"),
@@ -93,6 +94,11 @@ pub const TRIALS: &[Column] = &[
         "what gzip leaves of a sample of the loaded tables; null where they cannot be read",
     ),
     column(
+        "cached_share",
+        "share",
+        "the volume's files that were in the kernel's page cache before the load; null where that cannot be seen",
+    ),
+    column(
         "settings_profile",
         "",
         "where settings that the spec does not state come from: stock, fs-tuned",
@@ -139,6 +145,11 @@ pub const TRIALS: &[Column] = &[
          they cannot be seen",
     ),
     column(
+        "device_read_bytes",
+        "bytes",
+        "read from the volume's devices during the whole load; null when they cannot be seen",
+    ),
+    column(
         "device_written_bytes",
         "bytes",
         "written to the volume's devices during the whole load; null when they cannot be seen",
@@ -170,6 +181,7 @@ pub const TRIALS: &[Column] = &[
         "seconds",
         "making the volume; null when it was not reached, as all that follow",
     ),
+    column("age_s", "seconds", "filling it with files, where it was aged"),
     column("probe_s", "seconds", "writing to it and reading from it before anything is there"),
     column("server_s", "seconds", "starting the server"),
     column("settle_s", "seconds", "flushing what was loaded and waiting for an idle device"),

@@ -96,6 +96,7 @@ pub struct TrialRow {
     pub clients: u32,
     pub threads: u32,
     pub protocol: &'static str,
+    pub cache: &'static str,
     pub engine_kind: EngineKind,
     pub engine_version: Option<String>,
     pub driver: String,
@@ -118,6 +119,7 @@ pub struct TrialRow {
     pub database_bytes: Option<u64>,
     pub volume_used_bytes: Option<u64>,
     pub compressed_share: Option<f64>,
+    pub cached_share: Option<f64>,
     pub settings_profile: &'static str,
     pub page_bytes: Option<u64>,
     pub fsync: Option<String>,
@@ -134,6 +136,7 @@ pub struct TrialRow {
     pub durability: Durability,
     pub writing_commits: Option<u64>,
     pub device_flushes: Option<u64>,
+    pub device_read_bytes: Option<u64>,
     pub device_written_bytes: Option<u64>,
     pub device_written_bytes_per_commit: Option<f64>,
     pub device_flushes_per_commit: Option<f64>,
@@ -142,6 +145,7 @@ pub struct TrialRow {
     pub cache_hit_ratio: Option<f64>,
     pub server_cpu_us_per_transaction: Option<f64>,
     pub volume_s: Option<f64>,
+    pub age_s: Option<f64>,
     pub probe_s: Option<f64>,
     pub server_s: Option<f64>,
     pub settle_s: Option<f64>,
@@ -206,6 +210,7 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         clients: cell.workload.clients,
         threads: cell.workload.threads,
         protocol: cell.workload.protocol.word(),
+        cache: cell.workload.cache.word(),
         engine_kind: cell.engine.kind,
         engine_version: Some(record.server.version.clone()).filter(|version| !version.is_empty()),
         driver: record.driver.clone(),
@@ -233,6 +238,7 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         database_bytes: Some(record.database_bytes).filter(|&bytes| bytes > 0),
         volume_used_bytes: record.volume_used_bytes,
         compressed_share: record.compressed_share,
+        cached_share: record.cached_share,
         settings_profile: cell.engine.settings_profile.word(),
         page_bytes: check::page_bytes(cell.engine.kind, &record.server),
         fsync: setting("fsync"),
@@ -252,6 +258,7 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         durability: record.durability,
         writing_commits: record.writing_commits,
         device_flushes: record.devices.map(|devices| devices.flushes),
+        device_read_bytes: record.devices.map(|devices| devices.read_bytes),
         device_written_bytes: record.devices.map(|devices| devices.written_bytes),
         device_written_bytes_per_commit: per_commit(
             record.devices.map(|devices| devices.written_bytes),
@@ -269,6 +276,7 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
             .filter(|_| usable && committed_all > 0)
             .map(|seconds| seconds * 1e6 / committed_all as f64),
         volume_s: seconds_in(record, Phase::Volume),
+        age_s: seconds_in(record, Phase::Age),
         probe_s: seconds_in(record, Phase::Probe),
         server_s: seconds_in(record, Phase::Server),
         settle_s: seconds_in(record, Phase::Settle),
@@ -357,6 +365,11 @@ fn storage_line(record: &TrialRecord) -> String {
         format!("{several} ({direct}, {cache}, scheduler {scheduler})")
     }));
     words.extend(fact("backing_fs_type").map(|backing| format!("over {backing}")));
+    words.extend(record.aged.map(|aged| {
+        let percent = aged.used_bytes as f64 / aged.bytes as f64 * 100.0;
+        let times = aged.written_bytes as f64 / aged.used_bytes as f64;
+        format!("aged: {percent:.0} % full, written {times:.1} times")
+    }));
     let syncs = record.probe.map(|probe| probe.sync_us.p50);
     words.extend(syncs.map(|us| format!("{us:.0} µs to stable storage")));
     words.join(", ")
@@ -381,6 +394,7 @@ pub fn trust_name(level: TrustLevel) -> &'static str {
 pub fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Volume => "volume",
+        Phase::Age => "age",
         Phase::Probe => "probe",
         Phase::Server => "server",
         Phase::Load => "load",

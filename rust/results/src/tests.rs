@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use bedplate_core::durability::Durability;
 use bedplate_core::plan::{
-    Cell, Design, Devices, EngineKind, EnginePlan, FileSystem, Initdb, Layout, LoopVolume,
-    PLAN_VERSION, Plan, Profile, Provision, QueryProtocol, RunLength, Scaled, SettingsProfile,
-    SiteKind, StorageKind, StoragePlan, TlsMode, TransportKind, UnavailableCell, Work,
-    WorkloadPlan,
+    CacheState, Cell, Design, Devices, EngineKind, EnginePlan, FileSystem, Initdb, Layout,
+    LoopVolume, PLAN_VERSION, Plan, Profile, Provision, QueryProtocol, RunLength, Scaled,
+    SettingsProfile, SiteKind, StorageKind, StoragePlan, TlsMode, TransportKind, UnavailableCell,
+    Work, WorkloadPlan,
 };
 use bedplate_core::probe::{Probe, Seen, Syncs};
 use bedplate_core::record::{
-    DeviceWork, Environment, InstanceRecord, Interval, MetricSample, MountFacts, Outcomes, Phase,
-    ServerFacts, ServerWork, TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts,
+    Aged, DeviceWork, Environment, InstanceRecord, Interval, MetricSample, MountFacts, Outcomes,
+    Phase, ServerFacts, ServerWork, TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts,
 };
 use bedplate_core::seam::RunSink as _;
 use hdrhistogram::Histogram;
@@ -59,13 +59,14 @@ fn cell(storage: &str) -> Cell {
             tls_ca: None,
             initdb: Some(Initdb { locale: "C".into(), encoding: "UTF8".into(), checksums: false }),
         },
-        storage: StoragePlan { label: storage.to_owned(), kind: StorageKind::Loop(volume) },
+        storage: StoragePlan::fresh(storage, StorageKind::Loop(volume)),
         workload: WorkloadPlan {
             work: Work::Tpcb(Scaled { scale: 1, filler_random_percent: 0 }),
             instances: 1,
             clients: 8,
             threads: 2,
             protocol: QueryProtocol::Prepared,
+            cache: CacheState::Warm,
             max_tries: 1,
             length: RunLength::DurationS(SECONDS as f64),
             warmup_s: 1.0,
@@ -164,6 +165,8 @@ fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
         database_bytes: 24 << 20,
         volume_used_bytes: Some(90 << 20),
         compressed_share: Some(0.06),
+        cached_share: Some(0.75),
+        aged: Some(Aged { files: 3, written_bytes: 600, used_bytes: 200, bytes: 400 }),
         server: ServerFacts {
             version_full: "PostgreSQL 13.23".to_owned(),
             version: "13.23".to_owned(),
@@ -312,10 +315,12 @@ fn the_numbers_are_right() {
     // Half a second over 4200 transactions and the 1208 around the window.
     let server_cpu_us = rows[0].server_cpu_us_per_transaction.unwrap();
     assert!((server_cpu_us - 500_000.0 / 5408.0).abs() < 1e-9);
-    assert_eq!(rows[0].storage_line, "95 µs to stable storage");
+    assert_eq!(rows[0].storage_line, "aged: 50 % full, written 3.0 times, 95 µs to stable storage");
     // 16 MiB in an eighth of a second.
     assert_eq!(rows[0].cold_read_bytes_per_s, Some(134_217_728.0));
     assert_eq!(rows[0].compressed_share, Some(0.06));
+    assert_eq!(rows[0].cached_share, Some(0.75));
+    assert_eq!(rows[0].cache, "warm");
     assert_eq!((rows[0].page_bytes, rows[0].settings_profile), (Some(8192), "stock"));
     assert_eq!(rows[0].service_time_ms.p999, None, "4.2 values lie beyond it");
     let mut values: Vec<u64> = (1..=SECONDS)
@@ -589,7 +594,7 @@ fn what_cannot_be_read_is_said() {
     };
     let newer = |text: String| text.replacen("_version\": ", "_version\": 9", 1);
     check(&path.join(RUN), newer, "is a run directory of version 91, this is version 1");
-    check(&path.join(PLAN), newer, "is a plan of version 92, this is version 2");
+    check(&path.join(PLAN), newer, "is a plan of version 93, this is version 3");
     let trial = path.join(TRIALS).join("t0001");
     check(
         &trial.join(INTERVALS),

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
-use bedplate_core::plan::{FileSystem, LoopVolume, Plan, StorageKind, StoragePlan};
+use bedplate_core::plan::{Ageing, FileSystem, LoopVolume, Plan, StorageKind, StoragePlan};
 use bedplate_core::probe::{Probe, READ_BYTES, SYNC_BYTES, SYNCS, Seen, Syncs};
-use bedplate_core::record::{TrialId, VolumeFacts};
-use bedplate_core::seam::{Room, Volume, VolumeLocation};
+use bedplate_core::record::{Aged, TrialId, VolumeFacts};
+use bedplate_core::seam::{Contents, Room, Volume, VolumeLocation};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,8 +20,9 @@ use crate::docker::{Client, Helper, HelperOutput, client};
 use crate::ledger::{Ledger, Resource};
 use crate::mountinfo::{self, Mount};
 use crate::storage::{
-    COMPRESS_SCRIPT, ExistingVolume, LoopPlan, SLACK_BYTES, TMPFS_CAVEAT, backing_caveat,
-    check_devices, check_size, check_tmpfs, chosen, loop_caveats, share_left, storages,
+    AGE_SCRIPT, CONTENTS_SCRIPT, ExistingVolume, FORGET_SCRIPT, LoopPlan, SLACK_BYTES,
+    TMPFS_CAVEAT, age_arguments, aged, backing_caveat, cached_share, check_devices, check_size,
+    check_tmpfs, chosen, contents, loop_caveats, storages,
 };
 
 const MAKE_SCRIPT: &str = include_str!("make.sh");
@@ -357,6 +358,16 @@ impl Volume for DockerVolume {
         })
     }
 
+    async fn age(&self, ageing: Ageing, seed: u64) -> Result<Aged> {
+        let mut arguments = vec![AGE_SCRIPT.to_owned(), "/volume".to_owned()];
+        arguments.extend(age_arguments(ageing, seed));
+        let output = self.help("perl -e \"$@\"", arguments).await?;
+        aged(|key| output.value(key)).ok_or_else(|| {
+            Error::provision("the storage helper did not tell what its ageing left")
+                .evidence(output.stdout.trim())
+        })
+    }
+
     async fn probe(&self) -> Result<Option<Probe>> {
         let mut arguments =
             [u64::from(SYNCS), SYNC_BYTES as u64, READ_BYTES].map(|it| it.to_string()).to_vec();
@@ -388,9 +399,20 @@ impl Volume for DockerVolume {
         })
     }
 
-    async fn compressed_share(&self) -> Option<f64> {
-        let output = self.help(COMPRESS_SCRIPT, vec!["/volume".to_owned()]).await.ok()?;
-        share_left(|key| output.value(key))
+    async fn contents(&self) -> Contents {
+        match self.help(CONTENTS_SCRIPT, vec!["/volume".to_owned()]).await {
+            Ok(output) => contents(|key| output.value(key)),
+            Err(_) => Contents::default(),
+        }
+    }
+
+    async fn forget(&self) -> Result<Option<f64>> {
+        let mut paths = vec!["/volume".to_owned()];
+        if let Kind::Loop(_) = &self.kind {
+            paths.push("/backing".to_owned());
+        }
+        let output = self.help(FORGET_SCRIPT, paths).await?;
+        Ok(cached_share(|key| output.value(key)))
     }
 
     async fn settle(&self, at_most: Duration) -> Result<bool> {

@@ -18,7 +18,8 @@ use bollard::container::LogOutput;
 use bollard::exec::{CreateExecOptions, StartExecResults};
 use bollard::models::{ContainerState, PortBinding};
 use bollard::query_parameters::{
-    CreateImageOptions, InspectContainerOptions, LogsOptions, StopContainerOptions,
+    CreateImageOptions, InspectContainerOptions, LogsOptions, StartContainerOptions,
+    StopContainerOptions,
 };
 use futures_util::StreamExt;
 use testcontainers::core::{ContainerPort, Mount};
@@ -38,6 +39,8 @@ const SOCKET_DIRECTORY: &str = "/bedplate-socket";
 
 /// How long a server may take to get ready.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long a server that says that it is ready may take to let us in.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a server may take to shut down.
 const STOP_TIMEOUT_S: i32 = 60;
 /// How long a registry may take to give its first answer.
@@ -303,14 +306,12 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
             ("data_directory".into(), about.data_in_container()),
         ]),
         id,
+        port: socket.is_none().then_some(port),
     };
     server.wait_until_ready(&recipe.ready).await?;
-    if socket.is_none() {
-        server.access.endpoint.address =
-            Address::Tcp("127.0.0.1".into(), server.published(port).await?);
-    }
+    server.find_port().await?;
     // The log line is the server's word; this is the proof, through the socket or port that clients use.
-    server.connect_patiently().await?;
+    server.connect_within(CONNECT_TIMEOUT).await?;
     server.access.make_instances(ctx).await?;
     Ok(Box::new(server))
 }
@@ -326,6 +327,8 @@ struct ContainerServer {
     id: String,
     access: Access,
     provenance: BTreeMap<String, String>,
+    /// The server's own port, where it is reached by one.
+    port: Option<u16>,
 }
 
 impl ContainerServer {
@@ -367,14 +370,14 @@ impl ContainerServer {
         }
     }
 
-    async fn connect_patiently(&self) -> Result<()> {
-        const ATTEMPTS: u32 = 50;
-        let mut attempt = 0;
+    async fn connect_within(&self, patience: Duration) -> Result<()> {
+        let deadline = tokio::time::Instant::now() + patience;
         loop {
-            attempt += 1;
             match self.access.session().await {
                 Ok(_) => return Ok(()),
-                Err(error) if attempt == ATTEMPTS => {
+                Err(error)
+                    if tokio::time::Instant::now() >= deadline || self.ended().await.is_some() =>
+                {
                     let log = self.log().await.unwrap_or_default();
                     return Err(not_ready(error.message, &log));
                 }
@@ -382,6 +385,18 @@ impl ContainerServer {
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
+    }
+
+    /// Has clients use the host's port that the daemon chose; each start may have another.
+    async fn find_port(&mut self) -> Result<()> {
+        if let Some(port) = self.port {
+            let address = Address::Tcp("127.0.0.1".into(), self.published(port).await?);
+            let Access { endpoint, instances, .. } = &mut self.access;
+            for endpoint in std::iter::once(endpoint).chain(instances) {
+                endpoint.address = address.clone();
+            }
+        }
+        Ok(())
     }
 
     /// The host's port that is bound to the server's.
@@ -523,6 +538,15 @@ impl Server for ContainerServer {
                 Err(not_ready(format!("the server did not shut down in order: it {how}"), &log))
             }
         }
+    }
+
+    async fn start_again(&mut self) -> Result<()> {
+        self.docker
+            .start_container(&self.id, None::<StartContainerOptions>)
+            .await
+            .map_err(|error| docker_failed("start the server again", &error))?;
+        self.find_port().await?;
+        self.connect_within(STARTUP_TIMEOUT).await
     }
 }
 

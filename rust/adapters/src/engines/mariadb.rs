@@ -1,5 +1,7 @@
 //! What is MariaDB's own in making and reaching a server.
 
+use std::path::Path;
+
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{EngineKind, EnginePlan, TransportKind};
@@ -151,7 +153,6 @@ impl Database for MariaDb {
             "--no-defaults".into(),
             format!("--basedir={}", installing.base_dir.display()),
             format!("--datadir={}", installing.data_dir.display()),
-            format!("--init-file={}", installing.secret.display()),
             format!("--pid-file={}", installing.data_dir.join("mysqld.pid").display()),
             format!(
                 "--socket={}",
@@ -167,6 +168,10 @@ impl Database for MariaDb {
         }
         arguments.extend(server_arguments(engine));
         arguments
+    }
+
+    fn serve_first(&self, secret: &Path) -> Vec<String> {
+        vec![format!("--init-file={}", secret.display())]
     }
 
     /// `mysql://USER@HOST:PORT`, or `mysql://USER@localhost?socket=/PATH`. A database may follow the

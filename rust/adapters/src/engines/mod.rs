@@ -70,7 +70,7 @@ trait Database: Send + Sync {
         sockets: Option<&str>,
     ) -> ContainerRecipe;
 
-    /// Text of the secret file that installing and starting may read.
+    /// Text of the secret file that installing and the first start may read.
     fn secret(&self, password: &str) -> String;
 
     /// Arguments of the program that makes a data directory.
@@ -83,6 +83,9 @@ trait Database: Send + Sync {
         installing: &Installing<'_>,
         listening: &Listening<'_>,
     ) -> Vec<String>;
+
+    /// Further arguments of the first start.
+    fn serve_first(&self, secret: &Path) -> Vec<String>;
 
     /// Where a URL points, with the password from the environment.
     fn endpoint(&self, url: &str) -> Result<Endpoint>;

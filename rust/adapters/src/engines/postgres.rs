@@ -140,6 +140,10 @@ impl Database for Postgres {
         arguments
     }
 
+    fn serve_first(&self, _: &Path) -> Vec<String> {
+        Vec::new()
+    }
+
     fn endpoint(&self, url: &str) -> Result<Endpoint> {
         let config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
             let cause = std::error::Error::source(&error)

@@ -252,18 +252,19 @@ pub async fn start(ctx: &EngineContext<'_>) -> Result<Box<dyn Server>> {
     let log_path = directory.join(LOG_FILE);
     let started = async {
         initialise(ctx, database, &programs.installer, account.as_ref(), &installing).await?;
-        let log = fs::File::create(&log_path).map_err(|error| unusable(&log_path, &error))?;
         let mut words = prefix(account.as_ref(), about.stop_now_name);
         words.push(programs.server.display().to_string());
         words.extend(database.serve(ctx.engine, &installing, &listening));
-        let child = spawn_server(&words, log, about.variables)?;
+        let first = [&words[..], &database.serve_first(&secret)].concat();
+        let (pid, ended) = spawn_server(&first, &log_path, about.variables)?;
         let mut server = ProcessServer {
-            pid: child.id().and_then(|pid| Pid::from_raw(pid as i32)),
-            ended: reap(child),
+            pid,
+            ended,
             access,
             data_dir: data_dir.clone(),
             log_path: log_path.clone(),
             provenance,
+            words,
         };
         server.wait_until_ready().await?;
         server.access.make_instances(ctx).await?;
@@ -342,9 +343,11 @@ fn free_port() -> Result<u16> {
 
 /// Starts the server's program with our own log; it is in a process group of its own, so that a
 /// Ctrl-C in the terminal reaches only us.
-fn spawn_server(words: &[String], log: fs::File, without: &[&str]) -> Result<Child> {
+fn spawn_server(words: &[String], log: &Path, without: &[&str]) -> Result<(Option<Pid>, Ending)> {
     let failed =
         |error: std::io::Error| Error::provision(format!("the server cannot be run: {error}"));
+    let log = fs::OpenOptions::new().create(true).append(true).open(log);
+    let log = log.map_err(failed)?;
     let errors = log.try_clone().map_err(failed)?;
     let mut server = Command::new(command::require_tool("setpriv")?);
     server.args(&words[1..]).env("LC_ALL", "C");
@@ -355,11 +358,15 @@ fn spawn_server(words: &[String], log: fs::File, without: &[&str]) -> Result<Chi
         }
     }
     server.process_group(0).stdin(Stdio::null()).stdout(log).stderr(errors);
-    command::spawn(server).map_err(failed)
+    let child = command::spawn(server).map_err(failed)?;
+    Ok((child.id().and_then(|pid| Pid::from_raw(pid as i32)), reap(child)))
 }
 
+/// How a process ended, once it has.
+type Ending = watch::Receiver<Option<ExitStatus>>;
+
 /// Waits for the child in a task, so that its end is known at once and it never stays a zombie.
-fn reap(mut child: Child) -> watch::Receiver<Option<ExitStatus>> {
+fn reap(mut child: Child) -> Ending {
     let (tell, ended) = watch::channel(None);
     tokio::spawn(async move {
         let status = child.wait().await.unwrap_or_else(|_| ExitStatus::from_raw(0));
@@ -370,11 +377,13 @@ fn reap(mut child: Child) -> watch::Receiver<Option<ExitStatus>> {
 
 struct ProcessServer {
     pid: Option<Pid>,
-    ended: watch::Receiver<Option<ExitStatus>>,
+    ended: Ending,
     access: Access,
     data_dir: PathBuf,
     log_path: PathBuf,
     provenance: std::collections::BTreeMap<String, String>,
+    /// The command of every start.
+    words: Vec<String>,
 }
 
 impl ProcessServer {
@@ -488,6 +497,12 @@ impl Server for ProcessServer {
                 Err(not_ready(format!("the server did not shut down{late}: it {how}"), &log))
             }
         }
+    }
+
+    async fn start_again(&mut self) -> Result<()> {
+        let variables = self.access.database.particulars().variables;
+        (self.pid, self.ended) = spawn_server(&self.words, &self.log_path, variables)?;
+        self.wait_until_ready().await
     }
 }
 

@@ -201,6 +201,10 @@ impl Server for UrlServer {
     async fn stop(&self) -> Result<()> {
         Ok(())
     }
+
+    async fn start_again(&mut self) -> Result<()> {
+        Err(Error::provision("a server that exists already is not ours to be started again"))
+    }
 }
 
 #[cfg(test)]

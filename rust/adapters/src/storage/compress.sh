@@ -6,5 +6,5 @@ largest() {
         sort -rn | head -n 8 | cut -d ' ' -f 2-
 }
 tables() { largest "$1" | while read -r file; do head -c 1048576 "$file"; done; }
-echo "bytes=$(tables "$1" | wc -c)"
+echo "sample_bytes=$(tables "$1" | wc -c)"
 echo "compressed_bytes=$(tables "$1" | gzip -1 | wc -c)"

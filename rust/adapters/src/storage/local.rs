@@ -10,11 +10,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{
-    Devices, FileSystem, Layout, LoopVolume, Plan, StorageKind, StoragePlan, ZfsVolume,
+    Ageing, Devices, FileSystem, Layout, LoopVolume, Plan, StorageKind, StoragePlan, ZfsVolume,
 };
 use bedplate_core::probe::Probe;
-use bedplate_core::record::{TrialId, VolumeFacts};
-use bedplate_core::seam::{Room, Volume, VolumeLocation};
+use bedplate_core::record::{Aged, TrialId, VolumeFacts};
+use bedplate_core::seam::{Contents, Room, Volume, VolumeLocation};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use tokio::time::{Instant, sleep};
 
@@ -22,8 +22,9 @@ use crate::ledger::{Ledger, Resource};
 use crate::storage::probe;
 use crate::storage::zfs::{self, Pool};
 use crate::storage::{
-    COMPRESS_SCRIPT, ExistingVolume, LoopPlan, TMPFS_CAVEAT, backing_caveat, check_devices,
-    check_free, check_size, check_tmpfs, chosen, loop_caveats, of_all, share_left, storages,
+    AGE_SCRIPT, CONTENTS_SCRIPT, ExistingVolume, FORGET_SCRIPT, LoopPlan, TMPFS_CAVEAT,
+    age_arguments, aged, backing_caveat, cached_share, check_devices, check_free, check_size,
+    check_tmpfs, chosen, contents, loop_caveats, of_all, storages,
 };
 use crate::undo::{arrays_on, loop_devices};
 use crate::{command, mountinfo};
@@ -285,6 +286,16 @@ impl Volume for LocalVolume {
         })
     }
 
+    async fn age(&self, ageing: Ageing, seed: u64) -> Result<Aged> {
+        let mut argv = ["perl", "-e", AGE_SCRIPT].map(str::to_owned).to_vec();
+        argv.push(self.path.to_string_lossy().into_owned());
+        argv.extend(age_arguments(ageing, seed));
+        let told = command::ask(&argv).await?.stdout;
+        aged(|key| value(&told, key)).ok_or_else(|| {
+            Error::provision("the ageing did not tell what it left").evidence(told.trim())
+        })
+    }
+
     async fn probe(&self) -> Result<Option<Probe>> {
         let (path, devices) = (self.path.clone(), self.devices());
         let backing: Vec<String> = match &self.kind {
@@ -298,11 +309,23 @@ impl Volume for LocalVolume {
         Ok(Some(probed))
     }
 
-    async fn compressed_share(&self) -> Option<f64> {
+    async fn contents(&self) -> Contents {
         let directory = self.path.to_string_lossy();
-        let argv = ["sh", "-euc", COMPRESS_SCRIPT, "compress", directory.as_ref()];
-        let told = command::ask(&argv).await.ok()?.stdout;
-        share_left(|key| told.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')))
+        let argv = ["sh", "-euc", CONTENTS_SCRIPT, "contents", directory.as_ref()];
+        let told = command::ask(&argv).await.map(|output| output.stdout).unwrap_or_default();
+        contents(|key| value(&told, key))
+    }
+
+    async fn forget(&self) -> Result<Option<f64>> {
+        let mut paths = vec![self.path.as_path()];
+        if let Kind::Loop(made) = &self.kind {
+            // They are in memory themselves where a loop device does without direct I/O.
+            paths.extend(made.devices.iter().map(|(image, _)| image.as_path()));
+        }
+        let mut argv = ["sh", "-euc", FORGET_SCRIPT, "forget"].map(str::to_owned).to_vec();
+        argv.extend(paths.into_iter().map(|path| path.to_string_lossy().into_owned()));
+        let told = command::ask(&argv).await?.stdout;
+        Ok(cached_share(|key| value(&told, key)))
     }
 
     async fn settle(&self, at_most: Duration) -> Result<bool> {
@@ -348,6 +371,11 @@ impl Volume for LocalVolume {
         }
         Ok(false)
     }
+}
+
+/// The value of a line `KEY=VALUE`.
+fn value<'a>(told: &'a str, key: &str) -> Option<&'a str> {
+    told.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
 impl LoopDevices {

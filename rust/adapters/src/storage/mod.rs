@@ -10,23 +10,63 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{
-    Devices, FileSystem, Layout, LoopVolume, Plan, StorageKind, StoragePlan,
+    Ageing, Devices, FileSystem, Layout, LoopVolume, Plan, StorageKind, StoragePlan,
 };
 use bedplate_core::probe::Probe;
-use bedplate_core::record::VolumeFacts;
-use bedplate_core::seam::{Room, Volume, VolumeLocation};
+use bedplate_core::record::{Aged, VolumeFacts};
+use bedplate_core::seam::{Contents, Room, Volume, VolumeLocation};
 use bedplate_core::sizing::XFS_BYTES_MIN;
 
 pub use local::LocalVolumes;
 
-/// Compresses a sample of the tables in the directory that it is given.
-pub(crate) const COMPRESS_SCRIPT: &str = include_str!("compress.sh");
+/// Ages the file system of a directory.
+pub(crate) const AGE_SCRIPT: &str = include_str!("age.pl");
 
-/// The share that [`COMPRESS_SCRIPT`] tells by the values of its keys.
-pub(crate) fn share_left<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<f64> {
+/// The arguments of [`AGE_SCRIPT`] after the directory.
+pub(crate) fn age_arguments(ageing: Ageing, seed: u64) -> [String; 3] {
+    // Perl's generator has a seed of 32 bits.
+    let seed = seed ^ (seed >> 32) & 0xffff_ffff;
+    [
+        ageing.fullness_percent.to_string(),
+        ageing.churn.to_string(),
+        (seed & 0xffff_ffff).to_string(),
+    ]
+}
+
+/// What [`AGE_SCRIPT`] tells by the values of its keys.
+pub(crate) fn aged<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<Aged> {
+    let number = |key: &str| value(key)?.parse().ok();
+    Some(Aged {
+        files: number("files")?,
+        written_bytes: number("written_bytes")?,
+        used_bytes: number("used_bytes")?,
+        bytes: number("all_bytes")?,
+    })
+}
+
+/// Looks at the files in the directory that it is given.
+pub(crate) const CONTENTS_SCRIPT: &str =
+    concat!(include_str!("cached.sh"), include_str!("compress.sh"));
+/// Has the kernel write and forget the files in the directories that it is given, and looks at the first.
+pub(crate) const FORGET_SCRIPT: &str =
+    concat!(include_str!("forget.sh"), include_str!("cached.sh"));
+
+/// What [`CONTENTS_SCRIPT`] tells by the values of its keys.
+pub(crate) fn contents<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Contents {
+    Contents {
+        cached_share: cached_share(&value),
+        compressed_share: share(&value, "compressed_bytes", "sample_bytes"),
+    }
+}
+
+/// What [`FORGET_SCRIPT`] tells. The kernel counts whole pages, files end within one.
+pub(crate) fn cached_share<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<f64> {
+    share(value, "cached_bytes", "bytes").map(|share| share.min(1.0))
+}
+
+fn share<'a>(value: impl Fn(&str) -> Option<&'a str>, part: &str, whole: &str) -> Option<f64> {
     let number = |key: &str| value(key)?.parse::<f64>().ok();
-    let bytes = number("bytes").filter(|bytes| *bytes > 0.0)?;
-    Some(number("compressed_bytes")? / bytes)
+    Some(number(part)? / number(whole).filter(|whole| *whole > 0.0)?)
 }
 
 /// Room beside an image for the metadata of the file system that holds it.
@@ -336,8 +376,16 @@ impl Volume for ExistingVolume {
         Ok(None)
     }
 
-    async fn compressed_share(&self) -> Option<f64> {
-        None
+    async fn age(&self, _: Ageing, _: u64) -> Result<Aged> {
+        Err(Error::provision("the storage of a server that exists already is not aged"))
+    }
+
+    async fn contents(&self) -> Contents {
+        Contents::default()
+    }
+
+    async fn forget(&self) -> Result<Option<f64>> {
+        Err(Error::provision("the files of a server that exists already cannot be forgotten"))
     }
 
     async fn settle(&self, _: Duration) -> Result<bool> {

@@ -18,12 +18,13 @@ use bedplate_adapters::images::{self, Image};
 use bedplate_adapters::ledger::Ledger;
 use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{
-    Cell, Design, EngineKind, EnginePlan, PLAN_VERSION, Plan, Profile, Provision, QueryProtocol,
-    RunLength, Scaled, SiteKind, StorageKind, StoragePlan, Work, WorkloadPlan,
+    Ageing, CacheState, Cell, Design, EngineKind, EnginePlan, PLAN_VERSION, Plan, Profile,
+    Provision, QueryProtocol, RunLength, Scaled, SiteKind, StorageKind, StoragePlan, Work,
+    WorkloadPlan,
 };
 use bedplate_core::probe::Probe;
-use bedplate_core::record::{TrialId, VolumeFacts};
-use bedplate_core::seam::{Room, Server, Session, Volume, VolumeLocation};
+use bedplate_core::record::{Aged, TrialId, VolumeFacts};
+use bedplate_core::seam::{Contents, Room, Server, Session, Volume, VolumeLocation};
 use tempfile::TempDir;
 
 /// A plain directory.
@@ -51,8 +52,16 @@ impl Volume for Directory {
         Ok(None)
     }
 
-    async fn compressed_share(&self) -> Option<f64> {
-        None
+    async fn age(&self, _: Ageing, _: u64) -> Result<Aged> {
+        Err(Error::provision("not aged"))
+    }
+
+    async fn contents(&self) -> Contents {
+        Contents::default()
+    }
+
+    async fn forget(&self) -> Result<Option<f64>> {
+        Ok(None)
     }
 
     async fn settle(&self, _: Duration) -> Result<bool> {
@@ -152,7 +161,7 @@ fn plan(engine: &EnginePlan, clients: u32) -> Plan {
             label: "only".into(),
             levels: BTreeMap::new(),
             engine: engine.clone(),
-            storage: StoragePlan { label: "x".into(), kind: StorageKind::Existing },
+            storage: StoragePlan::fresh("x", StorageKind::Existing),
             workload: WorkloadPlan {
                 work: Work::Tpcb(Scaled { scale: 1, filler_random_percent: 0 }),
                 instances: 1,
@@ -160,6 +169,7 @@ fn plan(engine: &EnginePlan, clients: u32) -> Plan {
                 threads: 1,
                 protocol: QueryProtocol::Simple,
                 max_tries: 1,
+                cache: CacheState::Warm,
                 length: RunLength::DurationS(1.0),
                 warmup_s: 0.0,
             },

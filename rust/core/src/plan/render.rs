@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::{
-    Devices, EnginePlan, FileSystem, Plan, Provision, RunLength, StorageKind, StoragePlan,
+    Ageing, Devices, EnginePlan, FileSystem, Plan, Provision, RunLength, StorageKind, StoragePlan,
     UnavailableCell, Work, WorkloadPlan,
 };
 use crate::sizing::{bytes_text, seconds_text};
@@ -125,6 +125,7 @@ fn storage(storage: &StoragePlan) -> Vec<(&'static str, String)> {
                 volume.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
             rows.push(("kind", "zfs".to_owned()));
             rows.extend(devices(&volume.devices));
+            rows.push(ageing(storage.ageing));
             rows.extend([("ashift", ashift), ("options", or_none(&options.join(" ")))]);
             return rows;
         }
@@ -132,6 +133,7 @@ fn storage(storage: &StoragePlan) -> Vec<(&'static str, String)> {
     };
     rows.push(("kind", volume.file_system.word().to_owned()));
     rows.extend(devices(&volume.devices));
+    rows.push(ageing(storage.ageing));
     rows.push(("block_size", volume.block_size_bytes.to_string()));
     if volume.file_system == FileSystem::Btrfs {
         rows.push(("nodatacow", volume.nodatacow.to_string()));
@@ -141,6 +143,14 @@ fn storage(storage: &StoragePlan) -> Vec<(&'static str, String)> {
         ("mount_options", or_none(&volume.mount_options.join(","))),
     ]);
     rows
+}
+
+fn ageing(ageing: Option<Ageing>) -> (&'static str, String) {
+    let text = ageing.map_or("none, the volume is fresh".to_owned(), |ageing| {
+        let Ageing { fullness_percent, churn } = ageing;
+        format!("to {fullness_percent} % full, churn {churn}")
+    });
+    ("ageing", text)
 }
 
 fn devices(devices: &Devices) -> [(&'static str, String); 5] {
@@ -171,6 +181,7 @@ fn workload(workload: &WorkloadPlan) -> Vec<(&'static str, String)> {
         ("threads", workload.threads.to_string()),
         ("protocol", workload.protocol.word().to_owned()),
         ("max_tries", workload.max_tries.to_string()),
+        ("cache", workload.cache.word().to_owned()),
         ("warmup", seconds_text(workload.warmup_s)),
         length,
     ]);

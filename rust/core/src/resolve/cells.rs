@@ -7,8 +7,8 @@ use super::storage::{self, Lack, StorageChoice};
 use super::{Context, lengths, or_default};
 use crate::error::{Error, Result};
 use crate::plan::{
-    Cell, EngineKind, Provision, QueryProtocol, RunLength, Scaled, UnavailableCell, Work,
-    WorkloadKind, WorkloadPlan,
+    CacheState, Cell, EngineKind, Provision, QueryProtocol, RunLength, Scaled, StorageKind,
+    UnavailableCell, Work, WorkloadKind, WorkloadPlan,
 };
 use crate::sizing;
 use crate::spec::{EngineSpec, Level, SlapSpec, Spec, WorkloadSpec, storage_kinds};
@@ -57,10 +57,15 @@ pub(super) fn cross(context: &Context<'_>) -> Result<Cells> {
             for workload in &workloads {
                 engine::check_clients(engine, &workload.plan)?;
                 check_work(engine, &workload.plan.work)?;
+                check_cache(engine, workload.plan.cache)?;
                 let scale = workload.plan.work.scale().unwrap_or(0);
                 let needed_bytes = needed.get(&scale).copied().unwrap_or_default();
                 let loaded_bytes = sizing::loaded_bytes(scale, workload.plan.instances);
-                let made = storage::storage(context, storage, loaded_bytes, needed_bytes)?;
+                let made = storage::storage(context, storage, loaded_bytes, needed_bytes)?
+                    .and_then(|made| match never_cold(&made.kind) {
+                        Some(lack) if workload.plan.cache == CacheState::Cold => Err(lack),
+                        _ => Ok(made),
+                    });
                 let known: BTreeMap<&str, &str> =
                     [&engine.levels, &storage.levels, &workload.levels]
                         .into_iter()
@@ -115,6 +120,31 @@ fn check_work(engine: &EngineChoice, work: &Work) -> Result<()> {
         .hint("slap is for kind \"mariadb\""));
     }
     Ok(())
+}
+
+fn check_cache(engine: &EngineChoice, cache: CacheState) -> Result<()> {
+    if cache == CacheState::Cold && matches!(engine.plan.provision, Provision::Url { .. }) {
+        return Err(Error::spec(format!(
+            "`workload.cache` is \"cold\", but `{}.provision` is \"url\", a server that is not ours \
+             to be started again",
+            engine.path
+        ))
+        .hint("leave `cache` out, or let Bedplate start the server"));
+    }
+    Ok(())
+}
+
+/// Why nothing on a storage is ever only there and not in memory.
+fn never_cold(storage: &StorageKind) -> Option<Lack> {
+    let reason = match storage {
+        StorageKind::Tmpfs { .. } => "tmpfs is memory, which is never cold",
+        StorageKind::Zfs(_) => "the cache of ZFS cannot be told to forget a volume",
+        StorageKind::Directory { .. } | StorageKind::Loop(_) | StorageKind::Existing => {
+            return None;
+        }
+    };
+    let remedy = "leave \"cold\" out of `workload.cache` for it";
+    Some(Lack { reason: reason.to_owned(), remedy: remedy.to_owned() })
 }
 
 /// Levels that were written differently can still mean the same.
@@ -232,19 +262,22 @@ fn workloads(context: &Context<'_>) -> Result<Vec<WorkloadChoice>> {
                     let cpus = context.capabilities.cpus / instances;
                     let threads = thread_count(threads, clients, cpus)?;
                     for protocol in or_default(&spec.protocol, QueryProtocol::Simple) {
-                        let plan = WorkloadPlan {
-                            work: work.clone(),
-                            instances,
-                            clients,
-                            threads,
-                            protocol,
-                            max_tries,
-                            length,
-                            warmup_s,
-                        };
-                        let mut levels = levels(spec, &plan);
-                        levels.extend(own_levels.iter().cloned());
-                        choices.push(WorkloadChoice { plan, levels });
+                        for cache in or_default(&spec.cache, CacheState::Warm) {
+                            let plan = WorkloadPlan {
+                                work: work.clone(),
+                                instances,
+                                clients,
+                                threads,
+                                protocol,
+                                max_tries,
+                                cache,
+                                length,
+                                warmup_s,
+                            };
+                            let mut levels = levels(spec, &plan);
+                            levels.extend(own_levels.iter().cloned());
+                            choices.push(WorkloadChoice { plan, levels });
+                        }
                     }
                 }
             }
@@ -319,6 +352,7 @@ fn levels(spec: &WorkloadSpec, plan: &WorkloadPlan) -> Vec<Level> {
         ("clients", spec.clients.len(), plan.clients.to_string()),
         ("threads", spec.threads.len(), plan.threads.to_string()),
         ("protocol", spec.protocol.len(), plan.protocol.word().to_owned()),
+        ("cache", spec.cache.len(), plan.cache.word().to_owned()),
     ]
     .into_iter()
     .filter(|(_, count, _)| *count > 1)
@@ -343,6 +377,15 @@ fn length(context: &Context<'_>) -> Result<(RunLength, f64)> {
             "`workload.warmup` is {warmup_s}, but must not be negative"
         )));
     }
+    // What is warmed up is not cold; and cells that are compared have the same warm-up.
+    let cold = spec.cache.contains(&CacheState::Cold);
+    if let Some(warmup_s) = spec.warmup_s.filter(|seconds| cold && *seconds > 0.0) {
+        return Err(Error::spec(format!(
+            "`workload.warmup` is {warmup_s}, but `workload.cache` has \"cold\": a warm-up would fill \
+             the caches before anything is measured"
+        ))
+        .hint("leave `warmup` out, or \"cold\""));
+    }
     let Some(transactions) = spec.transactions else {
         let duration_s = spec.duration_s.unwrap_or(profile.duration_s);
         if duration_s <= 0.0 {
@@ -350,7 +393,8 @@ fn length(context: &Context<'_>) -> Result<(RunLength, f64)> {
                 "`workload.duration` is {duration_s}, but must be above 0"
             )));
         }
-        let warmup_s = spec.warmup_s.unwrap_or(profile.warmup_s);
+        let by_profile_s = if cold { 0.0 } else { profile.warmup_s };
+        let warmup_s = spec.warmup_s.unwrap_or(by_profile_s);
         return Ok((RunLength::DurationS(duration_s), warmup_s));
     };
     if transactions == 0 {

@@ -6,7 +6,7 @@ use super::{Context, or_default};
 use crate::capabilities::{Availability, kernel_remedy};
 use crate::error::{Error, Result};
 use crate::plan::{
-    Devices, FileSystem, Layout, LoopVolume, SiteKind, StorageKind, StoragePlan, ZfsVolume,
+    Ageing, Devices, FileSystem, Layout, LoopVolume, SiteKind, StorageKind, StoragePlan, ZfsVolume,
 };
 use crate::sizing::{self, bytes_text};
 use crate::spec::{DevicesSpec, Level, LoopSpec, StorageSpec, StorageSpecKind, ZfsSpec};
@@ -18,6 +18,11 @@ const BLOCK_SIZE_BYTES: u32 = 4096;
 const SCHEDULER: &str = "none";
 /// The kernel keeps read-ahead in whole pages.
 const PAGE_BYTES: u64 = 4096;
+/// How often the files of an ageing are replaced when the spec does not say.
+const CHURN: u32 = 2;
+const CHURN_MAX: u32 = 1000;
+/// What is fuller leaves hardly any room to measure in.
+const FULLNESS_MAX: u32 = 95;
 /// ZFS's own bounds of `ashift`.
 const ASHIFTS: std::ops::RangeInclusive<u32> = 9..=16;
 
@@ -32,6 +37,7 @@ pub(super) struct StorageChoice<'a> {
     scheduler: String,
     read_ahead_bytes: Option<u64>,
     nodatacow: bool,
+    ageing: Option<Ageing>,
     pub(super) levels: Vec<Level>,
     making: Making<'a>,
 }
@@ -80,6 +86,7 @@ impl StorageChoice<'_> {
             scheduler: SCHEDULER.to_owned(),
             read_ahead_bytes: None,
             nodatacow: false,
+            ageing: None,
             levels: Vec::new(),
             making: Making::Existing,
         }
@@ -165,6 +172,19 @@ fn choices_of<'a>(
             |bytes| bytes_text(*bytes),
             |choice, bytes| choice.read_ahead_bytes = Some(bytes),
         );
+        check_ageing(&path, devices)?;
+        choices = vary(
+            choices,
+            "fullness",
+            &devices.fullness_percent,
+            u32::to_string,
+            |choice, percent| {
+                choice.ageing = (percent > 0).then(|| Ageing {
+                    fullness_percent: percent,
+                    churn: devices.churn.unwrap_or(CHURN),
+                });
+            },
+        );
     }
     for choice in &mut choices {
         choice.making = making(context, &spec.kind, choice)?;
@@ -180,7 +200,7 @@ pub(super) fn storage(
     loaded_bytes: u64,
     needed_bytes: u64,
 ) -> Result<std::result::Result<StoragePlan, Lack>> {
-    let size_bytes = size(&choice.path, choice.size_bytes, loaded_bytes, needed_bytes)?;
+    let size_bytes = size(choice, loaded_bytes, needed_bytes)?;
     let kind = match &choice.making {
         Making::Lacking(lack) => return Ok(Err(lack.clone())),
         Making::Existing => StorageKind::Existing,
@@ -223,7 +243,7 @@ pub(super) fn storage(
             StorageKind::Zfs(volume)
         }
     };
-    Ok(Ok(StoragePlan { label: choice.label.clone(), kind }))
+    Ok(Ok(StoragePlan { label: choice.label.clone(), kind, ageing: choice.ageing }))
 }
 
 /// The devices of a choice.
@@ -241,21 +261,22 @@ pub(super) fn nothing_left(choice: &StorageChoice<'_>, lack: &Lack) -> Error {
     Error::provision(format!("`{}`: {}", choice.path, lack.reason)).hint(&lack.remedy)
 }
 
-/// The stated size, if the loaded database fits; else the default.
-fn size(path: &str, stated: Option<u64>, loaded_bytes: u64, needed_bytes: u64) -> Result<u64> {
-    let Some(size_bytes) = stated else {
-        return Ok(sizing::volume_bytes(needed_bytes));
-    };
-    if size_bytes < loaded_bytes {
+/// The stated size, if the loaded database fits beside the files of an ageing; else the default.
+fn size(choice: &StorageChoice<'_>, loaded_bytes: u64, needed_bytes: u64) -> Result<u64> {
+    let full = choice.ageing.map_or(0, |ageing| u64::from(ageing.fullness_percent));
+    let all = |left_bytes: u64| left_bytes.saturating_mul(100) / (100 - full);
+    let default_bytes = sizing::volume_bytes(all(needed_bytes));
+    let Some(size_bytes) = choice.size_bytes else { return Ok(default_bytes) };
+    if size_bytes < all(loaded_bytes) {
+        let beside =
+            if full > 0 { format!(", and {full} % are full before") } else { String::new() };
         return Err(Error::spec(format!(
-            "`{path}.size` is {}, but the loaded database alone takes {}",
+            "`{}.size` is {}, but the loaded database alone takes {}{beside}",
+            choice.path,
             bytes_text(size_bytes),
             bytes_text(loaded_bytes)
         ))
-        .hint(format!(
-            "leave `size` out to get {}",
-            bytes_text(sizing::volume_bytes(needed_bytes))
-        )));
+        .hint(format!("leave `size` out to get {}", bytes_text(default_bytes))));
     }
     Ok(size_bytes)
 }
@@ -331,6 +352,25 @@ fn check_loop(path: &str, kind: FileSystem, spec: &LoopSpec) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn check_ageing(path: &str, spec: &DevicesSpec) -> Result<()> {
+    if let Some(percent) = spec.fullness_percent.iter().find(|percent| **percent > FULLNESS_MAX) {
+        return Err(Error::spec(format!(
+            "`{path}.fullness` is {percent}, but is a percentage, from 0 to {FULLNESS_MAX}"
+        )));
+    }
+    let fresh = spec.fullness_percent.iter().all(|percent| *percent == 0);
+    match spec.churn {
+        Some(churn) if fresh => Err(Error::spec(format!(
+            "`{path}.churn` is {churn}, but no `{path}.fullness` says how full the volume is made"
+        ))
+        .hint("set `fullness` to a percentage, or leave `churn` out")),
+        Some(churn) if churn > CHURN_MAX => {
+            Err(Error::spec(format!("`{path}.churn` is {churn}, but must be at most {CHURN_MAX}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_zfs(path: &str, spec: &ZfsSpec) -> Result<()> {

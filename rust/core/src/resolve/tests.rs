@@ -4,8 +4,8 @@ use super::*;
 use crate::ErrorKind;
 use crate::capabilities::{Availability, Binaries, EngineOffer, ZfsOffer};
 use crate::plan::{
-    Devices, EngineKind, FileSystem, Initdb, Layout, LoopVolume, Provision, QueryProtocol,
-    RunLength, Scaled, StorageKind, TlsMode, TransportKind, Work,
+    CacheState, Devices, EngineKind, FileSystem, Initdb, Layout, LoopVolume, Provision,
+    QueryProtocol, RunLength, Scaled, StorageKind, TlsMode, TransportKind, Work,
 };
 use crate::slap::LoadType;
 
@@ -386,6 +386,50 @@ fn profiles_set_lengths_and_blocks() {
 }
 
 #[test]
+fn a_volume_grows_by_what_its_ageing_fills() {
+    let plan = resolved(&format!("{EXT4}fullness = [0, 50, 80]\nchurn = 3\n"));
+    let aged = plan.cells.iter().map(|cell| {
+        let bytes = cell.storage.kind.devices().expect("a loop device").size_bytes;
+        (cell.storage.ageing.map(|ageing| (ageing.fullness_percent, ageing.churn)), bytes)
+    });
+    let aged: Vec<_> = aged.collect();
+    assert_eq!(
+        aged.iter().map(|(of, _)| *of).collect::<Vec<_>>(),
+        [None, Some((50, 3)), Some((80, 3))]
+    );
+    // What is left beside those files is what a fresh volume has, within what sizes are rounded to.
+    let left = |bytes: u64, percent: u64| bytes * (100 - percent) / 100;
+    for ((_, bytes), percent) in aged.iter().zip([0, 50, 80]) {
+        assert!(left(*bytes, percent).abs_diff(aged[0].1) <= 64 * MIB, "{aged:?}");
+    }
+}
+
+#[test]
+fn nothing_warms_up_what_is_compared_with_a_cold_cell() {
+    let plan = resolved(&format!("{EXT4}[workload]\ncache = [\"warm\", \"cold\"]"));
+    let cells = plan.cells.iter().map(|cell| (cell.workload.cache, cell.workload.warmup_s));
+    assert_eq!(cells.collect::<Vec<_>>(), [(CacheState::Warm, 0.0), (CacheState::Cold, 0.0)]);
+    assert_eq!(plan.cells[1].label, "ext4/cache=cold");
+}
+
+#[test]
+fn memory_and_zfs_are_never_cold() {
+    let storage = |kind| format!("[[storage]]\nkind = \"{kind}\"\n");
+    let storages = ["ext4", "tmpfs", "zfs"].map(storage).concat();
+    let text = format!("{storages}[workload]\ncache = \"cold\"");
+    let plan = resolve(&text, &with_zfs()).expect("ext4 is left");
+    assert_eq!(plan.cells.len(), 1);
+    let reasons: Vec<&str> = plan.unavailable.iter().map(|cell| cell.reason.as_str()).collect();
+    assert_eq!(
+        reasons,
+        [
+            "tmpfs is memory, which is never cold",
+            "the cache of ZFS cannot be told to forget a volume"
+        ]
+    );
+}
+
+#[test]
 fn threads_default_to_clients_and_half_of_the_cpus() {
     let threads = |cpus: u32, workload: &str| -> Vec<u32> {
         let machine = Capabilities { cpus, ..rich() };
@@ -750,6 +794,32 @@ fn what_contradicts_itself_is_named() {
             format!("{EXT4}[workload]\nwarmup = 5\ntransactions = 5"),
             "`workload.warmup` and `workload.transactions` contradict each other: every transaction \
              counts | set `workload.warmup` to 0, or use `workload.duration`",
+        ),
+        (
+            format!("{EXT4}[workload]\nwarmup = 5\ncache = \"cold\""),
+            "`workload.warmup` is 5, but `workload.cache` has \"cold\": a warm-up would fill the caches \
+             before anything is measured | leave `warmup` out, or \"cold\"",
+        ),
+        (
+            "[engine]\nprovision = \"url\"\nurl = \"postgresql://u@h\"\n\
+             [workload]\ncache = \"cold\""
+                .to_owned(),
+            "`workload.cache` is \"cold\", but `engine.provision` is \"url\", a server that is not ours \
+             to be started again | leave `cache` out, or let Bedplate start the server",
+        ),
+        (
+            format!("{EXT4}fullness = 96"),
+            "`storage.fullness` is 96, but is a percentage, from 0 to 95",
+        ),
+        (
+            format!("{EXT4}churn = 3"),
+            "`storage.churn` is 3, but no `storage.fullness` says how full the volume is made | set \
+             `fullness` to a percentage, or leave `churn` out",
+        ),
+        (
+            format!("{EXT4}size = \"400MiB\"\nfullness = 95"),
+            "`storage.size` is 400 MiB, but the loaded database alone takes 111 MiB, and 95 % are full \
+             before | leave `size` out to get 16.4 GiB",
         ),
         (format!("{EXT4}[design]\nblocks = 0"), "`design.blocks` is 0, but must be at least 1"),
         (
@@ -1213,7 +1283,7 @@ fn the_text_has_every_field() {
     let expected = format!(
         "plan          study
 plan_id       {}
-plan_version  2
+plan_version  3
 site          local
 work_dir      /state/work
 
@@ -1243,6 +1313,7 @@ storage 1
   devices        1
   scheduler      none
   read_ahead     the kernel's own
+  ageing         none, the volume is fresh
   block_size     4096
   mkfs_options   none
   mount_options  noatime
@@ -1255,6 +1326,7 @@ storage 2
   devices        1
   scheduler      none
   read_ahead     the kernel's own
+  ageing         none, the volume is fresh
   block_size     4096
   mkfs_options   none
   mount_options  noatime
@@ -1268,6 +1340,7 @@ workload
   threads        1
   protocol       simple
   max_tries      1
+  cache          warm
   warmup         2 s
   duration       10 s
 

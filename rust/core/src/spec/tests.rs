@@ -23,12 +23,12 @@ fn bad_input_is_named() {
         ),
         (
             "[storage]\nkind = \"f2fs\"\nblock_size = 4096",
-            "`storage.block_size` is not a known key (allowed: kind, label, size, layout, devices, scheduler, read_ahead, \
+            "`storage.block_size` is not a known key (allowed: kind, label, size, layout, devices, scheduler, read_ahead, fullness, churn, \
              mkfs_options, mount_options) | a storage of kind `f2fs` has no `block_size`",
         ),
         (
             "[storage]\nkind = \"zfs\"\nmount_options = [\"noatime\"]",
-            "`storage.mount_options` is not a known key (allowed: kind, label, size, layout, devices, scheduler, read_ahead, \
+            "`storage.mount_options` is not a known key (allowed: kind, label, size, layout, devices, scheduler, read_ahead, fullness, churn, \
              ashift, options) | a storage of kind `zfs` has no `mount_options`",
         ),
         (
@@ -57,7 +57,7 @@ fn bad_input_is_named() {
         (
             "[workload]\nclient = 3",
             "`workload.client` is not a known key (allowed: kind, scale, filler_random, instances, clients, threads, protocol, \
-             max_tries, duration, transactions, warmup, slap) | did you mean `clients`?",
+             max_tries, cache, duration, transactions, warmup, slap) | did you mean `clients`?",
         ),
         (
             "clients = 3",
