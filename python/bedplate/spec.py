@@ -273,6 +273,8 @@ class _OnLoop(_Table):
     read_ahead: Levels[Size] | None = None
     fullness: Levels[int] | None = None
     churn: int | None = None
+    device: str | None = None
+    erase: str | None = None
     mkfs_options: Sequence[str] | None = None
     mount_options: Sequence[str] | None = None
     label: str | None = None
@@ -326,6 +328,10 @@ class Ext4(_OnLoop):
         the volume is fresh.
     churn
         How many times the bytes of those files are deleted and written once more. Default 2.
+    device
+        Block device of this machine, in place of loop devices; at site ``local``, with `erase`.
+    erase
+        What `device` is called (its serial number), as the consent that everything on it is lost.
     mkfs_options
         Further arguments for ``mkfs.ext4``.
     mount_options
@@ -364,6 +370,10 @@ class Xfs(_OnLoop):
         the volume is fresh.
     churn
         How many times the bytes of those files are deleted and written once more. Default 2.
+    device
+        Block device of this machine, in place of loop devices; at site ``local``, with `erase`.
+    erase
+        What `device` is called (its serial number), as the consent that everything on it is lost.
     mkfs_options
         Further arguments for ``mkfs.xfs``.
     mount_options
@@ -449,6 +459,10 @@ class Zfs(_Table):
         the volume is fresh.
     churn
         How many times the bytes of those files are deleted and written once more. Default 2.
+    device
+        Block device of this machine, in place of loop devices; at site ``local``, with `erase`.
+    erase
+        What `device` is called (its serial number), as the consent that everything on it is lost.
     ashift
         Power of two of the pool's sector size, 9 to 16. Default: ZFS's own.
     label
@@ -471,6 +485,8 @@ class Zfs(_Table):
     read_ahead: Levels[Size] | None = None
     fullness: Levels[int] | None = None
     churn: int | None = None
+    device: str | None = None
+    erase: str | None = None
     ashift: int | None = None
     label: str | None = None
 
@@ -483,7 +499,7 @@ class Zfs(_Table):
             When `options` holds a property that is given by its name, too.
         """
         devices = ("size", "layout", "devices", "scheduler", "read_ahead", "fullness", "churn")
-        outer = ("kind", *devices, "ashift", "label")
+        outer = ("kind", *devices, "device", "erase", "ashift", "label")
         table = super().to_dict()
         options = cast("dict[str, Json]", table.pop("options", {}))
         for key in [key for key in table if key not in outer]:

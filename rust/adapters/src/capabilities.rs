@@ -12,6 +12,7 @@ use bedplate_core::plan::{EngineKind, FileSystem};
 use crate::engines::process;
 use crate::environment::{cpus, free_bytes, memory_bytes};
 use crate::images::{self, Image};
+use crate::storage::device;
 use crate::{command, docker};
 
 /// File systems that are looked for among the kernel's modules.
@@ -20,8 +21,17 @@ const FILESYSTEMS: [&str; 8] = ["btrfs", "ext2", "ext3", "ext4", "f2fs", "nilfs2
 /// How long the Docker daemon may take to answer.
 const DOCKER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Gathers what this machine offers; volumes are made under `work_dir`, or else under `state_dir`.
-pub async fn capabilities(state_dir: &Path, work_dir: Option<&Path>) -> Capabilities {
+/// Gathers what this machine offers; volumes are made under `work_dir`, or else under `state_dir`, or on the block
+/// devices that are named.
+pub async fn capabilities(
+    state_dir: &Path,
+    work_dir: Option<&Path>,
+    block_devices: &[PathBuf],
+) -> Capabilities {
+    let mut devices = BTreeMap::new();
+    for path in block_devices {
+        devices.insert(path.clone(), device::look(path).await);
+    }
     let (docker, docker_shares_kernel) = docker().await;
     Capabilities {
         root: is_root(),
@@ -34,6 +44,7 @@ pub async fn capabilities(state_dir: &Path, work_dir: Option<&Path>) -> Capabili
         md: md(),
         mkfs: FileSystem::ALL.map(|known| (known, mkfs(known))).into(),
         zfs: zfs().await,
+        devices,
         filesystems: filesystems(),
         engines: engines().await,
         state_dir: state_dir.to_owned(),
@@ -321,7 +332,7 @@ mod tests {
 
     #[tokio::test]
     async fn this_machine_offers_something() {
-        let offered = capabilities(Path::new("/tmp/bedplate-state"), None).await;
+        let offered = capabilities(Path::new("/tmp/bedplate-state"), None, &[]).await;
         assert!(offered.cpus >= 1);
         assert!(offered.memory_bytes > 0);
         assert!(offered.free_bytes > 0);

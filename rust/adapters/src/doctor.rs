@@ -90,7 +90,7 @@ impl Check {
 
 /// Looks at everything.
 pub async fn doctor(state_dir: &Path) -> Vec<Check> {
-    let offered = capabilities(state_dir, None).await;
+    let offered = capabilities(state_dir, None, &[]).await;
     let mut checks = vec![
         Check::of("docker", &offered.docker, "the daemon answers"),
         root(&offered),

@@ -62,6 +62,15 @@ pub enum Resource {
         /// The image's absolute path, without symbolic links.
         image: PathBuf,
     },
+    /// A block device of this machine, which stays; what we put on it goes.
+    Device {
+        /// Its path.
+        path: PathBuf,
+        /// What tells it from all others.
+        id: String,
+        /// What was made on it: a file system in the word of mkfs, or `zfs`.
+        file_system: String,
+    },
     /// An image file in a Docker volume and the loop devices on it.
     DockerLoopImage {
         /// The volume that holds the image.
@@ -111,6 +120,9 @@ impl fmt::Display for Resource {
             Self::LoopImage { image } => write!(f, "loop image {}", image.display()),
             Self::Pool { name } => write!(f, "pool {name}"),
             Self::Array { image } => write!(f, "array on {}", image.display()),
+            Self::Device { path, file_system, .. } => {
+                write!(f, "{file_system} on {}", path.display())
+            }
             Self::DockerLoopImage { volume, name } => {
                 write!(f, "loop image {name} in docker volume {volume}")
             }

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::drivers::tls::ClientTls;
 use crate::ledger::{Ledger, Resource};
+use crate::storage::device;
 use crate::{command, docker, mountinfo};
 
 /// How long the kernel and other processes have to let go of a thing.
@@ -41,6 +42,9 @@ pub(crate) async fn undo(ledger: &Ledger, resource: &Resource) -> Result<()> {
         Resource::LoopImage { image } => remove_loop_image(ledger, image).await,
         Resource::Pool { name } => destroy_pool(ledger, name).await,
         Resource::Array { image } => stop_array(ledger, image).await,
+        Resource::Device { path, id, file_system } => {
+            device::release(ledger, path, id, file_system).await
+        }
         Resource::DockerLoopImage { volume, name } => {
             docker::client()?.remove_loop_image(ledger, volume, name).await
         }

@@ -171,7 +171,7 @@ async fn conforms(site: &str, kind: &str) {
         with_helper_image();
     }
     let scratch = Scratch::new();
-    let offered = capabilities(&scratch.state_dir(), None).await;
+    let offered = capabilities(&scratch.state_dir(), None, &[]).await;
     let kernel_has = offered.filesystems.iter().any(|known| known == kind);
     if ["f2fs", "nilfs2"].contains(&kind) && !kernel_has {
         // Many kernels have none, and a plan leaves their cells out. This runs for real where they do.
@@ -468,7 +468,7 @@ async fn btrfs_puts_devices_together_and_writes_in_place_when_asked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn arrays_join_the_devices_of_what_does_not_join_them_itself() {
     let scratch = Scratch::new();
-    let offered = capabilities(&scratch.state_dir(), None).await;
+    let offered = capabilities(&scratch.state_dir(), None, &[]).await;
     if let Availability::Missing { reason, .. } = offered.md {
         let md = Path::new("/proc/mdstat").exists();
         assert_eq!(reason, if md { "`mdadm` is not installed" } else { "the kernel has no md" });

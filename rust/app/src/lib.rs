@@ -139,8 +139,11 @@ fn sweep_notes(report: &ledger::SweepReport) -> Vec<String> {
 
 fn resolve_here(spec: &Spec) -> Result<Plan> {
     let state_dir = capabilities::default_state_dir();
-    let offered =
-        runtime()?.block_on(capabilities::capabilities(&state_dir, spec.work_dir.as_deref()));
+    let offered = runtime()?.block_on(capabilities::capabilities(
+        &state_dir,
+        spec.work_dir.as_deref(),
+        &spec.devices(),
+    ));
     resolve::plan(spec, &offered)
 }
 

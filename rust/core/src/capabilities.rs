@@ -32,6 +32,8 @@ pub struct Capabilities {
     pub mkfs: BTreeMap<FileSystem, Availability>,
     /// What there is of ZFS.
     pub zfs: ZfsOffer,
+    /// The block devices that a spec names, whether they are free or not.
+    pub devices: BTreeMap<PathBuf, DeviceOffer>,
     /// File systems that the kernel can mount, built in or as a module that can be loaded.
     pub filesystems: Vec<String>,
     /// What there is of each kind of database.
@@ -40,6 +42,18 @@ pub struct Capabilities {
     pub state_dir: PathBuf,
     /// Free bytes where volumes will be made: the spec's `work_dir`, else `state_dir`.
     pub free_bytes: u64,
+}
+
+/// A block device of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceOffer {
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// What tells it from all others, wherever it is plugged in: a serial number, say.
+    pub id: Option<String>,
+    /// Whether it is free: there is such a device, and nothing of anybody on it.
+    pub available: Availability,
 }
 
 /// What there is of ZFS.

@@ -346,12 +346,25 @@ pub struct Devices {
     pub scheduler: String,
     /// How far the kernel reads ahead on each in bytes; absent means the kernel's own choice.
     pub read_ahead_bytes: Option<u64>,
+    /// The device of this machine that is used; absent means that loop devices are made.
+    pub device: Option<Device>,
+}
+
+/// A block device that is not ours, lent for a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// Its path.
+    pub path: PathBuf,
+    /// What tells it from all others, by which the user consented.
+    pub id: String,
 }
 
 impl Devices {
     /// Devices without a scheduler, with the kernel's own read-ahead.
     pub fn new(size_bytes: u64, layout: Layout, count: u32) -> Self {
-        Self { size_bytes, layout, count, scheduler: "none".to_owned(), read_ahead_bytes: None }
+        let scheduler = "none".to_owned();
+        Self { size_bytes, layout, count, scheduler, read_ahead_bytes: None, device: None }
     }
 
     /// Size of each in bytes.
@@ -359,9 +372,12 @@ impl Devices {
         self.layout.device_bytes(self.count, self.size_bytes)
     }
 
-    /// Size of all in bytes.
+    /// Size of all images in bytes; a device of this machine has none.
     pub fn bytes(&self) -> u64 {
-        self.each_bytes().saturating_mul(u64::from(self.count))
+        match self.device {
+            Some(_) => 0,
+            None => self.each_bytes().saturating_mul(u64::from(self.count)),
+        }
     }
 }
 

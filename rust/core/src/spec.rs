@@ -212,6 +212,10 @@ pub struct DevicesSpec {
     pub fullness_percent: Vec<u32>,
     /// How many times the bytes of those files are written once more.
     pub churn: Option<u32>,
+    /// A block device of this machine, in place of loop devices.
+    pub device: Option<PathBuf>,
+    /// What that device is called, as the consent that everything on it is lost.
+    pub erase: Option<String>,
 }
 
 /// A file system on loop devices as it was written.
@@ -388,7 +392,7 @@ const ENGINE_KEYS: [&str; 21] = [
 ];
 const DIRECTORY_KEYS: [&str; 3] = ["kind", "label", "path"];
 const TMPFS_KEYS: [&str; 3] = ["kind", "label", "size"];
-const LOOP_KEYS: [&str; 12] = [
+const LOOP_KEYS: [&str; 14] = [
     "kind",
     "label",
     "size",
@@ -399,10 +403,12 @@ const LOOP_KEYS: [&str; 12] = [
     "read_ahead",
     "fullness",
     "churn",
+    "device",
+    "erase",
     "mkfs_options",
     "mount_options",
 ];
-const BTRFS_KEYS: [&str; 13] = [
+const BTRFS_KEYS: [&str; 15] = [
     "kind",
     "label",
     "size",
@@ -413,12 +419,14 @@ const BTRFS_KEYS: [&str; 13] = [
     "read_ahead",
     "fullness",
     "churn",
+    "device",
+    "erase",
     "nodatacow",
     "mkfs_options",
     "mount_options",
 ];
 /// Its blocks have one size.
-const F2FS_KEYS: [&str; 11] = [
+const F2FS_KEYS: [&str; 13] = [
     "kind",
     "label",
     "size",
@@ -428,10 +436,12 @@ const F2FS_KEYS: [&str; 11] = [
     "read_ahead",
     "fullness",
     "churn",
+    "device",
+    "erase",
     "mkfs_options",
     "mount_options",
 ];
-const ZFS_KEYS: [&str; 11] = [
+const ZFS_KEYS: [&str; 13] = [
     "kind",
     "label",
     "size",
@@ -441,11 +451,13 @@ const ZFS_KEYS: [&str; 11] = [
     "read_ahead",
     "fullness",
     "churn",
+    "device",
+    "erase",
     "ashift",
     "options",
 ];
 /// Those of all kinds.
-const STORAGE_KEYS: [&str; 16] = [
+const STORAGE_KEYS: [&str; 18] = [
     "kind",
     "label",
     "path",
@@ -457,6 +469,8 @@ const STORAGE_KEYS: [&str; 16] = [
     "read_ahead",
     "fullness",
     "churn",
+    "device",
+    "erase",
     "nodatacow",
     "mkfs_options",
     "mount_options",
@@ -504,6 +518,16 @@ const SLAP_TEXTS: [&str; 5] = ["create", "query", "pre_query", "post_query", "de
 const DESIGN_KEYS: [&str; 5] = ["profile", "blocks", "seed", "baseline", "metrics"];
 
 impl Spec {
+    /// The block devices that it names.
+    pub fn devices(&self) -> Vec<PathBuf> {
+        let devices = self.storages.iter().filter_map(|storage| match &storage.kind {
+            StorageSpecKind::Loop(_, volume) => Some(&volume.devices),
+            StorageSpecKind::Zfs(volume) => Some(&volume.devices),
+            StorageSpecKind::Directory { .. } | StorageSpecKind::Tmpfs { .. } => None,
+        });
+        devices.filter_map(|devices| devices.device.clone()).collect()
+    }
+
     /// Reads TOML.
     ///
     /// # Errors
@@ -812,6 +836,8 @@ fn read_devices(table: &Table<'_>, layouts: &[(&str, Layout)]) -> Result<Devices
         read_ahead_bytes: table.levels("read_ahead", Field::size_bytes)?,
         fullness_percent: table.levels("fullness", Field::integer)?,
         churn: table.value("churn", Field::integer)?,
+        device: table.value("device", Field::absolute_path)?,
+        erase: table.value("erase", Field::text)?,
     })
 }
 

@@ -364,6 +364,12 @@ fn storage_line(record: &TrialRecord) -> String {
         let scheduler = fact("loop_scheduler").unwrap_or("unknown");
         format!("{several} ({direct}, {cache}, scheduler {scheduler})")
     }));
+    words.extend(fact("device").map(|device| {
+        let model = fact("device_model").unwrap_or("unknown");
+        let cache = fact("device_write_cache").unwrap_or("unknown");
+        let scheduler = fact("device_scheduler").unwrap_or("unknown");
+        format!("{device} (model {model}, {cache}, scheduler {scheduler})")
+    }));
     words.extend(fact("backing_fs_type").map(|backing| format!("over {backing}")));
     words.extend(record.aged.map(|aged| {
         let percent = aged.used_bytes as f64 / aged.bytes as f64 * 100.0;

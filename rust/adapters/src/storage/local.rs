@@ -10,7 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{
-    Ageing, Devices, FileSystem, Layout, LoopVolume, Plan, StorageKind, StoragePlan, ZfsVolume,
+    Ageing, Device, Devices, FileSystem, Layout, LoopVolume, Plan, StorageKind, StoragePlan,
+    ZfsVolume,
 };
 use bedplate_core::probe::Probe;
 use bedplate_core::record::{Aged, TrialId, VolumeFacts};
@@ -19,13 +20,13 @@ use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use tokio::time::{Instant, sleep};
 
 use crate::ledger::{Ledger, Resource};
-use crate::storage::probe;
 use crate::storage::zfs::{self, Pool};
 use crate::storage::{
     AGE_SCRIPT, CONTENTS_SCRIPT, ExistingVolume, FORGET_SCRIPT, LoopPlan, TMPFS_CAVEAT,
     age_arguments, aged, backing_caveat, cached_share, check_devices, check_free, check_size,
     check_tmpfs, chosen, contents, loop_caveats, of_all, storages,
 };
+use crate::storage::{device, probe};
 use crate::undo::{arrays_on, loop_devices};
 use crate::{command, mountinfo};
 
@@ -144,12 +145,18 @@ enum Kind {
 
 struct LoopDevices {
     content: Content,
-    /// Each image and the device that it is attached to.
-    devices: Vec<(PathBuf, String)>,
+    devices: Vec<Attached>,
     /// The array of md that joins them, where the file system does not.
     array: Option<String>,
     mkfs_command: String,
     mkfs_version: String,
+}
+
+/// A block device, and the image that it was made of.
+struct Attached {
+    device: String,
+    /// None where the device is one of this machine's own.
+    image: Option<PathBuf>,
 }
 
 /// What the devices hold.
@@ -223,7 +230,7 @@ impl Volume for LocalVolume {
                     )));
                 }
                 let (mut bytes, mut allocated_bytes) = (0, 0);
-                for (image, device) in &made.devices {
+                for (image, device) in made.images() {
                     if loop_devices(image)? != [Path::new(device)] {
                         return Err(Error::provision(format!(
                             "{device} is not the one device of {}",
@@ -234,22 +241,26 @@ impl Volume for LocalVolume {
                     bytes += image.len();
                     allocated_bytes += image.blocks() * 512;
                 }
-                let backing = held(&made.devices[0].0)?;
                 put("mkfs_version", made.mkfs_version.clone());
                 put("mkfs_command", made.mkfs_command.clone());
-                put("image_bytes", bytes.to_string());
-                put("image_allocated_bytes", allocated_bytes.to_string());
-                put("loop_device", made.names());
-                put("loop_direct_io", made.sysfs("loop/dio")?);
-                put("loop_write_cache", made.sysfs("queue/write_cache")?);
-                put("loop_scheduler", chosen(&made.sysfs("queue/scheduler")?).to_owned());
-                put("loop_read_ahead_bytes", made.read_ahead_bytes()?);
-                put("backing_fs_type", backing.fs_type);
-                put("backing_mount_options", backing.options.join(","));
+                if let Some((image, _)) = made.images().next() {
+                    let backing = held(image)?;
+                    put("image_bytes", bytes.to_string());
+                    put("image_allocated_bytes", allocated_bytes.to_string());
+                    put("loop_device", made.names());
+                    put("loop_direct_io", made.sysfs("loop/dio")?);
+                    put("loop_write_cache", made.sysfs("queue/write_cache")?);
+                    put("loop_scheduler", chosen(&made.sysfs("queue/scheduler")?).to_owned());
+                    put("loop_read_ahead_bytes", made.read_ahead_bytes()?);
+                    put("backing_fs_type", backing.fs_type);
+                    put("backing_mount_options", backing.options.join(","));
+                } else {
+                    facts.extend(device::facts(Path::new(&made.devices[0].device))?);
+                }
                 match &made.content {
                     Content::FileSystem(volume) => {
                         if volume.file_system == FileSystem::Btrfs {
-                            facts.extend(btrfs_facts(&self.path, &made.devices[0].1)?);
+                            facts.extend(btrfs_facts(&self.path, &made.devices[0].device)?);
                         }
                         if let Some(array) = &made.array {
                             facts.extend(array_facts(array, &volume.devices)?);
@@ -259,8 +270,11 @@ impl Volume for LocalVolume {
                     Content::Pool(pool) => facts.extend(pool.facts().await?),
                 }
                 let mut facts = VolumeFacts { facts, caveats: Vec::new() };
-                check_devices(made.content.devices(), &facts)?;
-                facts.caveats = loop_caveats(made.content.devices(), &facts);
+                let asked = made.content.devices();
+                if asked.device.is_none() {
+                    check_devices(asked, &facts)?;
+                    facts.caveats = loop_caveats(asked, &facts);
+                }
                 facts.caveats.extend(backing_caveat("the database", &mount.fs_type));
                 Ok(facts)
             }
@@ -270,7 +284,7 @@ impl Volume for LocalVolume {
     fn devices(&self) -> Vec<String> {
         match &self.kind {
             Kind::Loop(made) => {
-                made.devices.iter().map(|(_, device)| short_name(device).to_owned()).collect()
+                made.devices.iter().map(|it| short_name(&it.device).to_owned()).collect()
             }
             Kind::Directory => device_under(&self.path).ok().flatten().into_iter().collect(),
             Kind::Tmpfs => Vec::new(),
@@ -299,7 +313,10 @@ impl Volume for LocalVolume {
     async fn probe(&self) -> Result<Option<Probe>> {
         let (path, devices) = (self.path.clone(), self.devices());
         let backing: Vec<String> = match &self.kind {
-            Kind::Loop(made) => device_under(&made.devices[0].0)?.into_iter().collect(),
+            Kind::Loop(made) => match made.images().next() {
+                Some((image, _)) => device_under(image)?.into_iter().collect(),
+                None => Vec::new(),
+            },
             Kind::Directory | Kind::Tmpfs => Vec::new(),
         };
         let probing = tokio::task::spawn_blocking(move || probe::probe(&path, &devices, &backing));
@@ -320,7 +337,7 @@ impl Volume for LocalVolume {
         let mut paths = vec![self.path.as_path()];
         if let Kind::Loop(made) = &self.kind {
             // They are in memory themselves where a loop device does without direct I/O.
-            paths.extend(made.devices.iter().map(|(image, _)| image.as_path()));
+            paths.extend(made.images().map(|(image, _)| image));
         }
         let mut argv = ["sh", "-euc", FORGET_SCRIPT, "forget"].map(str::to_owned).to_vec();
         argv.extend(paths.into_iter().map(|path| path.to_string_lossy().into_owned()));
@@ -383,12 +400,17 @@ impl LoopDevices {
     fn has(&self, source: &str) -> bool {
         match &self.array {
             Some(array) => array == source,
-            None => self.devices.iter().any(|(_, device)| device == source),
+            None => self.devices.iter().any(|it| same_device(&it.device, source)),
         }
     }
 
+    /// Each image and the device that it is attached to.
+    fn images(&self) -> impl Iterator<Item = (&Path, &str)> {
+        self.devices.iter().filter_map(|it| Some((it.image.as_deref()?, it.device.as_str())))
+    }
+
     fn names(&self) -> String {
-        let names: Vec<&str> = self.devices.iter().map(|(_, device)| device.as_str()).collect();
+        let names: Vec<&str> = self.devices.iter().map(|it| it.device.as_str()).collect();
         names.join(" ")
     }
 
@@ -398,7 +420,7 @@ impl LoopDevices {
     }
 
     fn sysfs_of_each(&self, file: &str) -> Result<Vec<String>> {
-        self.devices.iter().map(|(_, device)| read_line(&sysfs_of(device).join(file))).collect()
+        self.devices.iter().map(|it| read_line(&sysfs_of(&it.device).join(file))).collect()
     }
 
     /// The kernel counts in KiB.
@@ -456,6 +478,12 @@ fn set_nodatacow(path: &Path) -> Result<()> {
 fn read_line(path: &Path) -> Result<String> {
     let text = fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
     Ok(text.trim().to_owned())
+}
+
+/// Whether two names are of one device: the kernel names a mount's source by its own name for it.
+fn same_device(one: &str, other: &str) -> bool {
+    let number = |name: &str| fs::metadata(name).map(|metadata| metadata.rdev()).ok();
+    one == other || number(one).is_some_and(|one| number(other) == Some(one))
 }
 
 fn short_name(device: &str) -> &str {
@@ -552,8 +580,8 @@ async fn make_loop(
     plan: LoopPlan<'_>,
 ) -> Result<LocalVolume> {
     let volume = plan.volume;
-    let devices = make_devices(ledger, trial, root, &volume.devices).await?;
-    let names: Vec<String> = devices.iter().map(|(_, device)| device.clone()).collect();
+    let devices = make_devices(ledger, trial, root, &volume.devices, plan.fs_type()).await?;
+    let names: Vec<String> = devices.iter().map(|it| it.device.clone()).collect();
     let array = match plan.needs_array() {
         true => Some(make_array(ledger, trial, &devices, &volume.devices).await?),
         false => None,
@@ -580,13 +608,17 @@ async fn make_loop(
     Ok(LocalVolume { path, kind: Kind::Loop(Box::new(made)) })
 }
 
-/// Writes so many images and attaches a loop device to each.
+/// Writes so many images and attaches a loop device to each, or takes the device that is lent.
 async fn make_devices(
     ledger: &Ledger,
     trial: &str,
     root: &Path,
     plan: &Devices,
-) -> Result<Vec<(PathBuf, String)>> {
+    file_system: &str,
+) -> Result<Vec<Attached>> {
+    if let Some(lent) = &plan.device {
+        return Ok(vec![take_device(ledger, trial, lent, file_system).await?]);
+    }
     let mut devices = Vec::new();
     for number in 0..plan.count {
         let image = root.join(format!("volume{number}.img"));
@@ -601,19 +633,47 @@ async fn make_devices(
         if let Some(bytes) = plan.read_ahead_bytes {
             drop(fs::write(queue.join("read_ahead_kb"), (bytes / 1024).to_string()));
         }
-        devices.push((image, device));
+        devices.push(Attached { device, image: Some(image) });
     }
     Ok(devices)
+}
+
+/// Takes a device of this machine, if it is the one that was meant and still free: it is looked at again right before
+/// it is written to.
+async fn take_device(
+    ledger: &Ledger,
+    trial: &str,
+    lent: &Device,
+    file_system: &str,
+) -> Result<Attached> {
+    let offer = device::look(&lent.path).await;
+    offer.available.require(&format!("{file_system} was to be made on a device"))?;
+    if offer.id.as_ref() != Some(&lent.id) {
+        let (path, id) = (lent.path.display(), &lent.id);
+        return Err(Error::provision(format!("{path} is no longer the device called \"{id}\"")));
+    }
+    ledger.add(
+        trial,
+        Resource::Device {
+            path: lent.path.clone(),
+            id: lent.id.clone(),
+            file_system: file_system.to_owned(),
+        },
+    )?;
+    // By the kernel's own name, whichever link to it was written.
+    let device = fs::canonicalize(&lent.path).map_err(|error| unreadable(&lent.path, &error))?;
+    Ok(Attached { device: device.to_string_lossy().into_owned(), image: None })
 }
 
 /// Joins devices by md. Their images are all zeros, so copies are equal already.
 async fn make_array(
     ledger: &Ledger,
     trial: &str,
-    devices: &[(PathBuf, String)],
+    devices: &[Attached],
     plan: &Devices,
 ) -> Result<String> {
-    let image = devices[0].0.clone();
+    let lent = || Error::provision("an array is not made of a device that is lent");
+    let image = devices[0].image.clone().ok_or_else(lent)?;
     ledger.add(trial, Resource::Array { image: image.clone() })?;
     let mut create: Vec<String> = [
         "mdadm",
@@ -632,13 +692,13 @@ async fn make_array(
         // What a stripe, which has no copies, refuses to be told.
         create.extend(["--bitmap=none", "--assume-clean"].map(str::to_owned));
     }
-    create.extend(devices.iter().map(|(_, device)| device.clone()));
+    create.extend(devices.iter().map(|it| it.device.clone()));
     command::run(ledger, &create).await?;
     match arrays_on(&image)?.as_slice() {
         [array] => Ok(array.to_string_lossy().into_owned()),
         other => Err(Error::provision(format!(
             "{} is part of {} arrays after one was made of it",
-            devices[0].1,
+            devices[0].device,
             other.len()
         ))),
     }
@@ -673,8 +733,8 @@ async fn make_pool(
     root: &Path,
     volume: &ZfsVolume,
 ) -> Result<LocalVolume> {
-    let devices = make_devices(ledger, trial, root, &volume.devices).await?;
-    let names: Vec<String> = devices.iter().map(|(_, device)| device.clone()).collect();
+    let devices = make_devices(ledger, trial, root, &volume.devices, "zfs").await?;
+    let names: Vec<String> = devices.iter().map(|it| it.device.clone()).collect();
     let path = root.join("mount");
     let pool = Pool { name: trial.to_owned(), volume: volume.clone() };
     ledger.add(trial, Resource::Pool { name: pool.name.clone() })?;

@@ -1,5 +1,6 @@
 //! What a server's data directory lives on: what both sites share, and the volumes of this machine.
 
+pub(crate) mod device;
 mod local;
 mod probe;
 mod zfs;
@@ -213,7 +214,8 @@ pub(crate) fn check_size(
     place: &str,
     free_bytes: u64,
 ) -> Result<()> {
-    let size = plan.volume.devices.bytes();
+    let devices = &plan.volume.devices;
+    let size = devices.size_bytes;
     if plan.volume.file_system == FileSystem::Xfs && size < XFS_BYTES_MIN {
         return Err(Error::spec(format!(
             "`storage.size` of `{label}` is {}, but xfs needs at least {}",
@@ -221,7 +223,7 @@ pub(crate) fn check_size(
             bytes(XFS_BYTES_MIN)
         )));
     }
-    check_free(label, size, place, free_bytes)
+    check_free(label, devices.bytes(), place, free_bytes)
 }
 
 /// Refuses images for which there is no room.

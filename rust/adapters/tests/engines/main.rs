@@ -136,7 +136,8 @@ fn output(program: &str, arguments: &[&str]) -> String {
 
 /// The newest binaries of this machine.
 async fn installed(kind: EngineKind) -> Provision {
-    let offered = bedplate_adapters::capabilities::capabilities(Path::new("/var/tmp"), None).await;
+    let offered =
+        bedplate_adapters::capabilities::capabilities(Path::new("/var/tmp"), None, &[]).await;
     let newest = offered.engine(kind).binaries.first().expect("the database is installed");
     Provision::Process { bin_dir: newest.bin_dir.clone() }
 }

@@ -153,9 +153,14 @@ fn ageing(ageing: Option<Ageing>) -> (&'static str, String) {
     ("ageing", text)
 }
 
-fn devices(devices: &Devices) -> [(&'static str, String); 5] {
+fn devices(devices: &Devices) -> Vec<(&'static str, String)> {
+    if let Some(device) = &devices.device {
+        let size = bytes_text(devices.size_bytes);
+        let device = format!("{}, called {}, which is erased", device.path.display(), device.id);
+        return vec![("size", size), ("device", device)];
+    }
     let read_ahead = devices.read_ahead_bytes.map_or("the kernel's own".to_owned(), bytes_text);
-    [
+    vec![
         ("size", bytes_text(devices.size_bytes)),
         ("layout", devices.layout.word().to_owned()),
         ("devices", devices.count.to_string()),

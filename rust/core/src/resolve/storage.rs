@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use super::{Context, or_default};
-use crate::capabilities::{Availability, kernel_remedy};
+use crate::capabilities::{Availability, DeviceOffer, kernel_remedy};
 use crate::error::{Error, Result};
 use crate::plan::{
-    Ageing, Devices, FileSystem, Layout, LoopVolume, SiteKind, StorageKind, StoragePlan, ZfsVolume,
+    Ageing, Device, Devices, FileSystem, Layout, LoopVolume, SiteKind, StorageKind, StoragePlan,
+    ZfsVolume,
 };
 use crate::sizing::{self, bytes_text};
 use crate::spec::{DevicesSpec, Level, LoopSpec, StorageSpec, StorageSpecKind, ZfsSpec};
@@ -38,6 +39,7 @@ pub(super) struct StorageChoice<'a> {
     read_ahead_bytes: Option<u64>,
     nodatacow: bool,
     ageing: Option<Ageing>,
+    device: Option<Device>,
     pub(super) levels: Vec<Level>,
     making: Making<'a>,
 }
@@ -87,6 +89,7 @@ impl StorageChoice<'_> {
             read_ahead_bytes: None,
             nodatacow: false,
             ageing: None,
+            device: None,
             levels: Vec::new(),
             making: Making::Existing,
         }
@@ -140,6 +143,11 @@ fn choices_of<'a>(
     };
     if let Some(devices) = devices {
         choices[0].size_bytes = devices.size_bytes;
+        if let Some(offer) = check_own(context, &path, devices)? {
+            choices[0].size_bytes = Some(offer.bytes);
+            choices[0].device =
+                devices.device.clone().zip(offer.id.clone()).map(|(path, id)| Device { path, id });
+        }
         choices = vary(
             choices,
             "layout",
@@ -252,6 +260,7 @@ fn devices(choice: &StorageChoice<'_>, size_bytes: u64, spec: &DevicesSpec) -> D
     Devices {
         scheduler: choice.scheduler.clone(),
         read_ahead_bytes: choice.read_ahead_bytes,
+        device: choice.device.clone(),
         ..Devices::new(size_bytes, choice.layout, count)
     }
 }
@@ -267,6 +276,15 @@ fn size(choice: &StorageChoice<'_>, loaded_bytes: u64, needed_bytes: u64) -> Res
     let all = |left_bytes: u64| left_bytes.saturating_mul(100) / (100 - full);
     let default_bytes = sizing::volume_bytes(all(needed_bytes));
     let Some(size_bytes) = choice.size_bytes else { return Ok(default_bytes) };
+    if choice.device.is_some() && size_bytes < all(loaded_bytes) {
+        return Err(Error::spec(format!(
+            "`{}.device` has {}, but the loaded database needs {}",
+            choice.path,
+            bytes_text(size_bytes),
+            bytes_text(all(loaded_bytes))
+        ))
+        .hint("use a larger device, or lower `workload.scale`"));
+    }
     if size_bytes < all(loaded_bytes) {
         let beside =
             if full > 0 { format!(", and {full} % are full before") } else { String::new() };
@@ -352,6 +370,69 @@ fn check_loop(path: &str, kind: FileSystem, spec: &LoopSpec) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Checks what is said of a device of this machine, which is not known until it was looked at. Whether it is free
+/// decides later whether cells are available.
+fn check_own<'a>(
+    context: &Context<'a>,
+    path: &str,
+    spec: &DevicesSpec,
+) -> Result<Option<&'a DeviceOffer>> {
+    let Some(device) = &spec.device else {
+        return match &spec.erase {
+            None => Ok(None),
+            Some(_) => Err(Error::spec(format!(
+                "`{path}.erase` is given, but no `{path}.device` says where"
+            ))),
+        };
+    };
+    let shown = device.display();
+    for (key, stated) in [
+        ("size", spec.size_bytes.is_some()),
+        ("layout", spec.layout.iter().any(|layout| *layout != Layout::Single)),
+        ("devices", spec.count.is_some_and(|count| count != 1)),
+        ("scheduler", !spec.scheduler.is_empty()),
+        ("read_ahead", !spec.read_ahead_bytes.is_empty()),
+    ] {
+        if stated {
+            return Err(Error::spec(format!(
+                "`{path}.{key}` does not go with `{path}.device`: {shown} is used as it is"
+            ))
+            .hint(format!("leave `{key}` out")));
+        }
+    }
+    let Some(offer) = context.capabilities.devices.get(device) else {
+        return Err(Error::provision(format!("{shown} of `{path}.device` was not looked at")));
+    };
+    let Some(id) = &offer.id else { return Ok(Some(offer)) };
+    let consent = format!(
+        "set `{path}.erase` to \"{id}\", which is what {shown} is called, if everything on it may be lost"
+    );
+    match &spec.erase {
+        Some(erase) if erase == id => Ok(Some(offer)),
+        Some(erase) => Err(Error::spec(format!(
+            "`{path}.erase` is \"{erase}\", but {shown} is called \"{id}\""
+        ))
+        .hint(consent)),
+        None => Err(Error::spec(format!(
+            "`{path}.device` is {shown}, but `{path}.erase` does not consent to losing what is on it"
+        ))
+        .hint(consent)),
+    }
+}
+
+/// A device of this machine that is not free.
+fn device_lack(context: &Context<'_>, word: &str, spec: &DevicesSpec) -> Option<Lack> {
+    let device = spec.device.as_ref()?;
+    if context.site == SiteKind::Docker {
+        return Some(Lack {
+            reason: "devices of this machine are used at site local alone".to_owned(),
+            remedy: "set `site = \"local\"` and run as root".to_owned(),
+        });
+    }
+    let offer = context.capabilities.devices.get(device)?;
+    missing_for(word, &offer.available, "its device")
 }
 
 fn check_ageing(path: &str, spec: &DevicesSpec) -> Result<()> {
@@ -478,12 +559,18 @@ fn making<'a>(
     };
     require_privilege(context, path, word)?;
     let lack = match &made {
-        Making::Zfs(spec) => zfs_lack(context, spec).or_else(|| scheduler_lack(context, choice)),
+        Making::Zfs(spec) => zfs_lack(context, spec)
+            .or_else(|| scheduler_lack(context, choice))
+            .or_else(|| device_lack(context, word, &spec.devices)),
         // At site docker tools and devices are those of the helper container.
-        Making::Loop(file_system, _) if context.site == SiteKind::Local => {
+        Making::Loop(file_system, spec) if context.site == SiteKind::Local => {
             tool_lack(context, *file_system)
                 .or_else(|| kernel_lack(context, word))
                 .or_else(|| scheduler_lack(context, choice))
+                .or_else(|| device_lack(context, word, &spec.devices))
+        }
+        Making::Loop(_, spec) => {
+            kernel_lack(context, word).or_else(|| device_lack(context, word, &spec.devices))
         }
         _ => kernel_lack(context, word),
     };

@@ -32,6 +32,7 @@ fn rich() -> Capabilities {
             implementation: String::new(),
             properties: Vec::new(),
         },
+        devices: BTreeMap::new(),
         filesystems: ["ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"].map(str::to_owned).to_vec(),
         engines: BTreeMap::from([
             (

@@ -23,12 +23,12 @@ fn bad_input_is_named() {
         ),
         (
             "[storage]\nkind = \"f2fs\"\nblock_size = 4096",
-            "`storage.block_size` is not a known key (allowed: kind, label, size, layout, devices, scheduler, read_ahead, fullness, churn, \
+            "`storage.block_size` is not a known key (allowed: kind, label, size, layout, devices, scheduler, read_ahead, fullness, churn, device, erase, \
              mkfs_options, mount_options) | a storage of kind `f2fs` has no `block_size`",
         ),
         (
             "[storage]\nkind = \"zfs\"\nmount_options = [\"noatime\"]",
-            "`storage.mount_options` is not a known key (allowed: kind, label, size, layout, devices, scheduler, read_ahead, fullness, churn, \
+            "`storage.mount_options` is not a known key (allowed: kind, label, size, layout, devices, scheduler, read_ahead, fullness, churn, device, erase, \
              ashift, options) | a storage of kind `zfs` has no `mount_options`",
         ),
         (
