@@ -392,41 +392,8 @@ const ENGINE_KEYS: [&str; 21] = [
 ];
 const DIRECTORY_KEYS: [&str; 3] = ["kind", "label", "path"];
 const TMPFS_KEYS: [&str; 3] = ["kind", "label", "size"];
-const LOOP_KEYS: [&str; 14] = [
-    "kind",
-    "label",
-    "size",
-    "block_size",
-    "layout",
-    "devices",
-    "scheduler",
-    "read_ahead",
-    "fullness",
-    "churn",
-    "device",
-    "erase",
-    "mkfs_options",
-    "mount_options",
-];
-const BTRFS_KEYS: [&str; 15] = [
-    "kind",
-    "label",
-    "size",
-    "block_size",
-    "layout",
-    "devices",
-    "scheduler",
-    "read_ahead",
-    "fullness",
-    "churn",
-    "device",
-    "erase",
-    "nodatacow",
-    "mkfs_options",
-    "mount_options",
-];
-/// Its blocks have one size.
-const F2FS_KEYS: [&str; 13] = [
+/// Those of every kind whose volume lies on devices.
+const DEVICES_KEYS: [&str; 11] = [
     "kind",
     "label",
     "size",
@@ -438,45 +405,27 @@ const F2FS_KEYS: [&str; 13] = [
     "churn",
     "device",
     "erase",
-    "mkfs_options",
-    "mount_options",
 ];
-const ZFS_KEYS: [&str; 13] = [
-    "kind",
-    "label",
-    "size",
-    "layout",
-    "devices",
-    "scheduler",
-    "read_ahead",
-    "fullness",
-    "churn",
-    "device",
-    "erase",
-    "ashift",
-    "options",
-];
-/// Those of all kinds.
-const STORAGE_KEYS: [&str; 18] = [
-    "kind",
-    "label",
-    "path",
-    "size",
-    "block_size",
-    "layout",
-    "devices",
-    "scheduler",
-    "read_ahead",
-    "fullness",
-    "churn",
-    "device",
-    "erase",
-    "nodatacow",
-    "mkfs_options",
-    "mount_options",
-    "ashift",
-    "options",
-];
+const MKFS_KEYS: [&str; 2] = ["mkfs_options", "mount_options"];
+const ZFS_KEYS: [&str; 2] = ["ashift", "options"];
+
+/// Keys of a file system on devices; f2fs has blocks of one size.
+fn loop_keys(kind: FileSystem) -> Vec<&'static str> {
+    let own: &[&str] = match kind {
+        FileSystem::Btrfs => &["block_size", "nodatacow"],
+        FileSystem::F2fs => &[],
+        _ => &["block_size"],
+    };
+    [&DEVICES_KEYS[..], own, &MKFS_KEYS].concat()
+}
+
+/// Keys of all kinds of storage.
+fn storage_keys() -> Vec<&'static str> {
+    let mut keys = loop_keys(FileSystem::Btrfs);
+    keys.push("path");
+    keys.extend(ZFS_KEYS);
+    keys
+}
 const WORKLOAD_KEYS: [&str; 13] = [
     "kind",
     "scale",
@@ -625,7 +574,7 @@ fn home_of(key: &str) -> Option<String> {
         ("workload", &WORKLOAD_KEYS),
         ("workload.slap", &SLAP_TABLE_KEYS),
         ("design", &DESIGN_KEYS),
-        ("storage", &STORAGE_KEYS),
+        ("storage", &storage_keys()),
         ("engine", &ENGINE_KEYS),
     ];
     let (home, _) = homes.into_iter().find(|(_, keys)| keys.contains(&key))?;
@@ -776,7 +725,7 @@ pub(crate) fn storage_kinds() -> String {
 fn read_storage(table: &Table<'_>) -> Result<StorageSpec> {
     // A table with a wrong kind is reported for that, not for keys of another kind.
     let Some(field) = table.get("kind") else {
-        table.check_keys(&STORAGE_KEYS, home_of)?;
+        table.check_keys(&storage_keys(), home_of)?;
         return Err(Error::spec(format!(
             "`{}` is missing (allowed: {})",
             table.path_of("kind"),
@@ -800,7 +749,7 @@ fn read_storage(table: &Table<'_>) -> Result<StorageSpec> {
 
 fn check_storage_keys(table: &Table<'_>, keys: &[&str], kind: &str) -> Result<()> {
     table.check_keys(keys, |key| {
-        if STORAGE_KEYS.contains(&key) {
+        if storage_keys().contains(&key) {
             Some(format!("a storage of kind `{kind}` has no `{key}`"))
         } else {
             home_of(key)
@@ -809,12 +758,7 @@ fn check_storage_keys(table: &Table<'_>, keys: &[&str], kind: &str) -> Result<()
 }
 
 fn read_loop(table: &Table<'_>, kind: FileSystem) -> Result<LoopSpec> {
-    let keys: &[&str] = match kind {
-        FileSystem::Btrfs => &BTRFS_KEYS,
-        FileSystem::F2fs => &F2FS_KEYS,
-        _ => &LOOP_KEYS,
-    };
-    check_storage_keys(table, keys, kind.word())?;
+    check_storage_keys(table, &loop_keys(kind), kind.word())?;
     Ok(LoopSpec {
         devices: read_devices(table, &LAYOUTS)?,
         block_size_bytes: table.levels("block_size", |field| {
@@ -842,7 +786,7 @@ fn read_devices(table: &Table<'_>, layouts: &[(&str, Layout)]) -> Result<Devices
 }
 
 fn read_zfs(table: &Table<'_>) -> Result<ZfsSpec> {
-    check_storage_keys(table, &ZFS_KEYS, "zfs")?;
+    check_storage_keys(table, &[&DEVICES_KEYS[..], &ZFS_KEYS].concat(), "zfs")?;
     Ok(ZfsSpec {
         devices: read_devices(table, &ZFS_LAYOUTS)?,
         ashift: table.value("ashift", Field::integer)?,

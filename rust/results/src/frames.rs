@@ -188,8 +188,17 @@ fn trials(rows: &[TrialRow]) -> Table {
 /// One column for each factor that has none of its own. A factor whose name is that of another
 /// column is told apart by a prefix.
 fn factors(rows: &[TrialRow]) -> Vec<Column> {
-    const OWN: [&str; 8] =
-        ["engine", "storage", "workload", "scale", "instances", "clients", "threads", "protocol"];
+    const OWN: [&str; 9] = [
+        "engine",
+        "storage",
+        "workload",
+        "scale",
+        "instances",
+        "clients",
+        "threads",
+        "protocol",
+        "cache",
+    ];
     let names: BTreeSet<&str> = rows
         .iter()
         .flat_map(|row| row.levels.keys().map(String::as_str))
