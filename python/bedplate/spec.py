@@ -521,6 +521,8 @@ class _BuiltIn(_Table):
     protocol: Levels[Literal["simple", "extended", "prepared"]] | None = None
     max_tries: int | None = None
     cache: Levels[Literal["warm", "cold"]] | None = None
+    rate: Levels[float] | None = None
+    spacing: Levels[Literal["poisson", "even"]] | None = None
     duration: Seconds | None = None
     transactions: int | None = None
     warmup: Seconds | None = None
@@ -553,6 +555,11 @@ class TpcB(_BuiltIn):
     cache
         ``"warm"`` (default): what loading left in memory stays there; or ``"cold"``: the server is
         started again when the kernel has forgotten its files.
+    rate
+        Transactions per second that each instance is to start, an open loop. Default: a closed
+        loop, in which a client starts one when it has ended the last.
+    spacing
+        ``"poisson"`` (default) or ``"even"`` times between two of them; with `rate`.
     duration
         Length of the measured part, seconds or text such as ``"2min"``. Default: by profile.
     transactions

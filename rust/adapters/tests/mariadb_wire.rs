@@ -242,6 +242,7 @@ fn job(endpoint: Endpoint, protocol: QueryProtocol, text: &str, transactions: u6
         first_client: 0,
         programs: vec![repeated(Some(transactions)); 4],
         max_tries: 1,
+        arrivals: None,
         seed: 1,
         warmup: Duration::ZERO,
         window: None,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::load::{ClosedInterval, ThreadEvent, ThreadReport};
-use crate::record::Interval;
+use crate::record::{Interval, Phase};
 
 /// What all threads together left behind.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -17,12 +17,27 @@ pub struct LoadReport {
     pub lost: Vec<String>,
     /// Clients whose last transaction has an unknown end.
     pub unfinished: u32,
+    /// Arrivals that no client had come to when the window ended.
+    pub unserved: u64,
+    /// How late transactions started, interval by interval of the window; empty in a closed loop.
+    pub lags: Vec<Lag>,
     /// CPU time of all threads within the window.
     pub cpu_in_window: Duration,
     /// From the first connection attempt until all clients were connected.
     pub connect: Duration,
     /// From the first connection attempt until all threads had closed their connections.
     pub connected_window: Duration,
+}
+
+/// How late the transactions of one interval started.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Lag {
+    /// Seconds from the start of the load to the start of the interval.
+    pub start_s: f64,
+    /// Mean over the transactions that ended in it, in milliseconds.
+    pub mean_ms: f64,
+    /// How many those are.
+    pub count: u64,
 }
 
 /// What the threads of one instance left behind.
@@ -32,6 +47,8 @@ pub struct InstanceReport {
     pub committed_all: u64,
     /// Committed transactions within the window, as the clients counted them.
     pub counted_by_clients: u64,
+    /// Transactions that were to start within the window; 0 in a closed loop.
+    pub scheduled: u64,
     /// Length of the window.
     pub window: Duration,
     /// From the start of the load until the last of its threads started its first transaction.
@@ -108,7 +125,13 @@ impl Gatherer {
             if self.threads.iter().any(|thread| thread.closed <= index && !thread.ended) {
                 break;
             }
-            whole.push(entry.remove());
+            let interval = entry.remove();
+            if let Some(open) = interval.open.as_ref().filter(|_| interval.phase == Phase::Measure)
+            {
+                let (start_s, mean_ms) = (interval.start_s, open.lag_ns.mean() / 1e6);
+                self.report.lags.push(Lag { start_s, mean_ms, count: open.lag_ns.len() });
+            }
+            whole.push(interval);
         }
         whole
     }
@@ -119,7 +142,7 @@ impl Gatherer {
     }
 
     fn merge(&mut self, instance: u32, closed: ClosedInterval) {
-        let ClosedInterval { span, service_time_ns } = closed;
+        let ClosedInterval { span, service_time_ns, open } = closed;
         let interval = Interval {
             instance,
             phase: span.phase,
@@ -128,6 +151,7 @@ impl Gatherer {
             outcomes: span.outcomes,
             live_clients: span.live_clients,
             service_time_ns,
+            open,
         };
         match self.open.get_mut(&(span.index, instance)) {
             None => {
@@ -141,9 +165,11 @@ impl Gatherer {
         self.report.lost.extend(report.lost);
         self.report.unfinished += report.unfinished;
         self.report.cpu_in_window += report.cpu_in_window;
+        self.report.unserved += report.unserved;
         let instance = &mut self.report.instances[instance as usize];
         instance.committed_all += report.committed_all;
         instance.counted_by_clients += report.committed_by_client.iter().sum::<u64>();
+        instance.scheduled += report.scheduled;
         instance.window = instance.window.max(report.window);
         instance.started_after = instance.started_after.max(report.started_after);
     }
@@ -168,6 +194,7 @@ mod tests {
                 live_clients: 2,
             },
             service_time_ns,
+            open: None,
         }))
     }
 
@@ -214,6 +241,7 @@ mod tests {
         let of = |committed_all, counted_by_clients, last| InstanceReport {
             committed_all,
             counted_by_clients,
+            scheduled: 0,
             window: Duration::from_secs(last),
             started_after: Duration::from_millis(last),
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::load::{Program, Step, ThreadJob};
-use crate::plan::{Cell, QueryProtocol, RunLength, Work, WorkloadPlan};
+use crate::plan::{Arrivals, Cell, QueryProtocol, RunLength, Work, WorkloadPlan};
 use crate::rng::SplitMix64;
 use crate::script::{Command, Expression, Script, Statement};
 use crate::seam::Endpoint;
@@ -124,6 +124,11 @@ impl Load {
                     .take((first(thread + 1) - first(thread)) as usize)
                     .collect(),
                 max_tries: workload.max_tries,
+                arrivals: workload.arrivals.map(|all| Arrivals {
+                    rate_per_s: all.rate_per_s * f64::from(first(thread + 1) - first(thread))
+                        / f64::from(workload.clients),
+                    ..all
+                }),
                 seed,
                 warmup: self.warmup,
                 window: self.window,
@@ -276,6 +281,7 @@ mod tests {
             protocol,
             max_tries: 1,
             cache: CacheState::Warm,
+            arrivals: None,
             length: RunLength::Queries,
             warmup_s: 0.0,
         }

@@ -15,7 +15,7 @@ use crate::sizing;
 use crate::slap::SlapPlan;
 
 /// Version of the plan's form; a stored plan of another version is refused.
-pub const PLAN_VERSION: u32 = 3;
+pub const PLAN_VERSION: u32 = 4;
 
 /// A fully resolved study.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -537,6 +537,9 @@ pub struct WorkloadPlan {
     pub max_tries: u32,
     /// What of the loaded data is in memory when the load starts.
     pub cache: CacheState,
+    /// When transactions start: absent means a closed loop, in which a client starts one when it has ended
+    /// the last.
+    pub arrivals: Option<Arrivals>,
     /// How long the measured part is.
     pub length: RunLength,
     /// Seconds of load before measuring starts.
@@ -574,6 +577,37 @@ impl CacheState {
         match self {
             Self::Warm => "warm",
             Self::Cold => "cold",
+        }
+    }
+}
+
+/// Transactions that start at times of their own, whatever became of those before them: an open loop.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arrivals {
+    /// Transactions per second that the clients of an instance are to start together.
+    pub rate_per_s: f64,
+    /// How they are spaced.
+    pub spacing: Spacing,
+}
+
+/// How arrivals are spaced.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Spacing {
+    /// As independent users come: exponentially distributed times between two.
+    #[default]
+    Poisson,
+    /// Equal times between two.
+    Even,
+}
+
+impl Spacing {
+    /// The word in specs, plans and tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Poisson => "poisson",
+            Self::Even => "even",
         }
     }
 }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
+use hdrhistogram::errors::AdditionError;
 use serde::{Deserialize, Serialize};
 
 use crate::durability::Durability;
+use crate::load::histogram;
 use crate::probe::Probe;
 use crate::sampler::DeviceCounts;
 
@@ -150,6 +152,33 @@ pub struct Interval {
     pub live_clients: u32,
     /// Service times in nanoseconds of the committed transactions that ended in this interval.
     pub service_time_ns: Histogram<u64>,
+    /// Their times from when they were to start; none in a closed loop.
+    pub open: Option<OpenTimes>,
+}
+
+/// What an open loop knows beside service times: when each transaction was to start.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpenTimes {
+    /// Nanoseconds from when a transaction was to start until it ended.
+    pub response_time_ns: Histogram<u64>,
+    /// Nanoseconds from when it was to start until it started.
+    pub lag_ns: Histogram<u64>,
+}
+
+impl OpenTimes {
+    /// Without a value.
+    pub fn empty() -> Self {
+        Self { response_time_ns: histogram(), lag_ns: histogram() }
+    }
+
+    /// Adds the times of others.
+    ///
+    /// # Errors
+    /// The histograms have different bounds.
+    pub fn merge(&mut self, other: &Self) -> Result<(), AdditionError> {
+        self.response_time_ns.add(&other.response_time_ns)?;
+        self.lag_ns.add(&other.lag_ns)
+    }
 }
 
 impl Interval {
@@ -157,10 +186,13 @@ impl Interval {
     ///
     /// # Errors
     /// The histograms have different bounds.
-    pub fn merge(&mut self, other: &Self) -> Result<(), hdrhistogram::errors::AdditionError> {
+    pub fn merge(&mut self, other: &Self) -> Result<(), AdditionError> {
         self.length_s = self.length_s.max(other.length_s);
         self.outcomes.merge(&other.outcomes);
         self.live_clients += other.live_clients;
+        if let (Some(open), Some(of_other)) = (&mut self.open, &other.open) {
+            open.merge(of_other)?;
+        }
         self.service_time_ns.add(&other.service_time_ns)
     }
 }
@@ -250,6 +282,8 @@ pub struct TrialRecord {
     /// Share of the volume's files that was in the kernel's page cache when the load started; absent where
     /// that cannot be seen.
     pub cached_share: Option<f64>,
+    /// Whether more transactions were to start than the server could serve; absent in a closed loop.
+    pub overloaded: Option<bool>,
     /// What the server says of itself.
     pub server: ServerFacts,
     /// What is known of the volume.
@@ -339,6 +373,8 @@ pub struct InstanceRecord {
     /// Committed transactions within the window as the clients counted them, to be compared with
     /// what the intervals add up to.
     pub counted_by_clients: u64,
+    /// Transactions that were to start within the window; 0 in a closed loop.
+    pub scheduled: u64,
 }
 
 impl InstanceRecord {

@@ -59,6 +59,11 @@ impl SplitMix64 {
         (product >> 64) as u64
     }
 
+    /// A number from 0 up to, but not including, 1: the upper 53 bits, which is what a double holds.
+    pub fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
+    }
+
     /// A random order of `0..count` (Fisher and Yates, from the last place down).
     pub fn permutation(&mut self, count: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();

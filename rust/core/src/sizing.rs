@@ -175,6 +175,7 @@ mod tests {
             protocol,
             max_tries: 1,
             cache: CacheState::Warm,
+            arrivals: None,
             length,
             warmup_s,
         }

@@ -34,7 +34,7 @@ use tree::{Field, Node, Table};
 use crate::error::{Error, Result};
 use crate::plan::{
     CacheState, EngineKind, FileSystem, Layout, Profile, QueryProtocol, SettingsProfile, SiteKind,
-    TlsMode, TransportKind, WorkloadKind,
+    Spacing, TlsMode, TransportKind, WorkloadKind,
 };
 use crate::sizing::setting_bytes;
 use crate::slap::{self, Custom, KeyKind, LoadType, Queries, SlapPlan};
@@ -265,6 +265,10 @@ pub struct WorkloadSpec {
     pub max_tries: Option<u32>,
     /// What of the loaded data is in memory when the load starts.
     pub cache: Vec<CacheState>,
+    /// Transactions per second that each instance is to start.
+    pub rate_per_s: Vec<f64>,
+    /// How they are spaced.
+    pub spacing: Vec<Spacing>,
     /// Seconds of measuring.
     pub duration_s: Option<f64>,
     /// Transactions for each client.
@@ -349,6 +353,7 @@ const SLAP_LOAD_TYPES: [(&str, LoadType); 5] = [
     ("key", LoadType::Key),
     ("read", LoadType::Read),
 ];
+const SPACINGS: [(&str, Spacing); 2] = [("poisson", Spacing::Poisson), ("even", Spacing::Even)];
 const CACHE_STATES: [(&str, CacheState); 2] =
     [("warm", CacheState::Warm), ("cold", CacheState::Cold)];
 const PROTOCOLS: [(&str, QueryProtocol); 3] = [
@@ -426,7 +431,7 @@ fn storage_keys() -> Vec<&'static str> {
     keys.extend(ZFS_KEYS);
     keys
 }
-const WORKLOAD_KEYS: [&str; 13] = [
+const WORKLOAD_KEYS: [&str; 15] = [
     "kind",
     "scale",
     "filler_random",
@@ -436,6 +441,8 @@ const WORKLOAD_KEYS: [&str; 13] = [
     "protocol",
     "max_tries",
     "cache",
+    "rate",
+    "spacing",
     "duration",
     "transactions",
     "warmup",
@@ -826,6 +833,8 @@ fn read_workload(field: &Field<'_>) -> Result<WorkloadSpec> {
         protocol: table.levels("protocol", |field| field.word("protocol", &PROTOCOLS))?,
         max_tries: table.value("max_tries", Field::integer)?,
         cache: table.levels("cache", |field| field.word("state of caches", &CACHE_STATES))?,
+        rate_per_s: table.levels("rate", Field::number)?,
+        spacing: table.levels("spacing", |field| field.word("spacing", &SPACINGS))?,
         duration_s: table.value("duration", Field::seconds)?,
         transactions: table.value("transactions", Field::integer)?,
         warmup_s: table.value("warmup", Field::seconds)?,

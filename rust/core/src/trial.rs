@@ -9,7 +9,7 @@ use crate::check;
 use crate::durability::Durability;
 use crate::error::{ErrorKind, Result};
 use crate::fill::{self, Filled, flush, number};
-use crate::gather::LoadReport;
+use crate::gather::{Lag, LoadReport};
 use crate::jobs::{GRACE, Load, slap_rows, slap_writing_commits};
 use crate::measure::{Phases, measure, seed};
 use crate::plan::{CacheState, Cell, StorageKind, Work};
@@ -28,6 +28,9 @@ const SETTLE_AT_MOST: Duration = Duration::from_secs(30);
 const STARTED_WITHIN: Duration = Duration::from_millis(50);
 /// How long after its clients the end of a server becomes known.
 const KNOWN_WITHIN: Duration = Duration::from_secs(2);
+/// The share of arrivals that may find no client in the end, and the lag that is no sign of a queue.
+const UNSERVED_SHARE: f64 = 0.01;
+const LAG_MS_AT_EASE: f64 = 1.0;
 /// The share of files that may still be in memory where the cache is said to be cold.
 const COLD_SHARE: f64 = 0.01;
 
@@ -181,6 +184,7 @@ async fn on_server(
 
         phases.enter(record, cell, Phase::Verify);
         judge_load(record, &report);
+        judge_arrivals(cell, record, &report);
         let end = match record.clients_lost {
             0 => server.ended().await,
             _ => cancel.guard(async { Ok(ended_soon(server).await) }).await?,
@@ -330,6 +334,7 @@ fn judge_load(record: &mut TrialRecord, report: &LoadReport) {
         of.window_s += report.window.as_secs_f64();
         of.committed_all += report.committed_all;
         of.counted_by_clients += report.counted_by_clients;
+        of.scheduled += report.scheduled;
     }
     record.client_cpu_s += report.cpu_in_window.as_secs_f64();
     record.connect_s += report.connect.as_secs_f64();
@@ -382,6 +387,38 @@ fn judge_load(record: &mut TrialRecord, report: &LoadReport) {
     if apart > STARTED_WITHIN {
         let reason = format!("the instances started {} ms apart", apart.as_millis());
         trust.lower(TrustLevel::Caveat, reason);
+    }
+}
+
+/// Whether the server could serve what an open loop asked of it. Where it could not, transactions wait in a queue
+/// that grows as long as the load goes on, and their response times tell only how long that was (methodology,
+/// "validity of an open run").
+fn judge_arrivals(cell: &Cell, record: &mut TrialRecord, report: &LoadReport) {
+    if cell.workload.arrivals.is_none() {
+        return;
+    }
+    let scheduled: u64 = record.instances.iter().map(|instance| instance.scheduled).sum();
+    let unserved = report.unserved;
+    // Of the intervals of the first and of the last third of the window. A stall makes a few of them late, a queue
+    // that grows all.
+    let start_s = report.lags.first().map_or(0.0, |lag| lag.start_s);
+    let window_s = record.window_s();
+    let third = |from: f64, to: f64| {
+        let at = move |lag: &Lag| (lag.start_s - start_s) / window_s;
+        let within = move |lag: &&Lag| lag.count > 0 && at(lag) >= from && at(lag) < to;
+        report.lags.iter().filter(within).map(|lag| lag.mean_ms).fold(f64::INFINITY, f64::min)
+    };
+    let (first_ms, last_ms) = (third(0.0, 1.0 / 3.0), third(2.0 / 3.0, 1.0));
+    let growing = last_ms.is_finite() && last_ms > LAG_MS_AT_EASE && last_ms > 2.0 * first_ms;
+    let overloaded = unserved as f64 > UNSERVED_SHARE * scheduled as f64 || growing;
+    record.overloaded = Some(overloaded);
+    if overloaded {
+        let reason = format!(
+            "overloaded: of {scheduled} transactions that were to start, {unserved} had not when the \
+             window ended; those that had started {first_ms:.1} ms late or more in its first third and \
+             {last_ms:.1} ms in its last"
+        );
+        record.trust.lower(TrustLevel::Caveat, reason);
     }
 }
 
@@ -489,6 +526,7 @@ pub(crate) fn blank(id: TrialId, cell: &Cell, driver: String, started_at: String
         cached_share: None,
         server: ServerFacts::default(),
         volume: VolumeFacts::default(),
+        overloaded: None,
         aged: None,
         probe: None,
         devices: None,

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use bedplate_core::load::{
     Completion, Control, Failure, Program, Reply, Step, ThreadEvent, ThreadJob, ThreadReport,
-    Transport, Wire, run_thread,
+    Transport, Wire, histogram, run_thread,
 };
-use bedplate_core::plan::{EngineKind, QueryProtocol, WorkloadKind};
-use bedplate_core::record::Phase;
+use bedplate_core::plan::{Arrivals, EngineKind, QueryProtocol, Spacing, WorkloadKind};
+use bedplate_core::record::{OpenTimes, Phase};
 use bedplate_core::script::{Script, Statement};
 use bedplate_core::seam::{Address, Endpoint};
 use bedplate_core::workload;
@@ -162,6 +162,8 @@ struct Outcome {
     failed: Vec<(String, u64)>,
     retried: u64,
     slowest_ms: u64,
+    /// 99 % quantiles of response time and service time, and the largest lag, in ms.
+    open_ms: Option<(f64, f64, f64)>,
     opened: u32,
     report: ThreadReport,
 }
@@ -181,11 +183,13 @@ struct Load {
     length: Length,
     steps: Vec<Step>,
     max_tries: u32,
+    arrivals: Option<Arrivals>,
 }
 
 impl Load {
     fn new(kind: WorkloadKind, clients: u32, warmup: Duration, length: Length) -> Self {
-        Self { kind, clients, warmup, length, steps: vec![Step::Transaction(0)], max_tries: 1 }
+        let steps = vec![Step::Transaction(0)];
+        Self { kind, clients, warmup, length, steps, max_tries: 1, arrivals: None }
     }
 
     fn run(self, behaviour: Behaviour) -> Outcome {
@@ -211,6 +215,7 @@ impl Load {
             first_client: 0,
             programs: vec![program; self.clients as usize],
             max_tries: self.max_tries,
+            arrivals: self.arrivals,
             seed: 1,
             warmup: self.warmup,
             window,
@@ -225,13 +230,21 @@ impl Load {
             failed: Vec::new(),
             retried: 0,
             slowest_ms: 0,
+            open_ms: None,
             opened: 0,
             report: ThreadReport::default(),
         };
+        let mut times: Option<OpenTimes> = None;
+        let mut service_time_ns = histogram();
         run_thread(&job, wires, &mut transport, &control, &mut |event| match event {
             ThreadEvent::Connected { refused } => assert!(refused.is_empty()),
             ThreadEvent::Interval(closed) => {
                 let span = closed.span;
+                service_time_ns.add(&closed.service_time_ns).expect("alike");
+                match (&mut times, closed.open) {
+                    (Some(times), Some(open)) => times.merge(&open).expect("alike"),
+                    (times, open) => *times = open,
+                }
                 assert_eq!(closed.service_time_ns.len(), span.outcomes.committed);
                 outcome.rows.push((
                     span.phase,
@@ -246,6 +259,12 @@ impl Load {
                     outcome.slowest_ms.max(closed.service_time_ns.max() / 1_000_000);
             }
             ThreadEvent::Ended(report) => outcome.report = *report,
+        });
+        let ms = |ns: u64| ns as f64 / 1e6;
+        outcome.open_ms = times.map(|times| {
+            let p99 = ms(times.response_time_ns.value_at_quantile(0.99));
+            let service_p99 = ms(service_time_ns.value_at_quantile(0.99));
+            (p99, service_p99, ms(times.lag_ns.max()))
         });
         outcome.opened = transport.opened;
         outcome
@@ -404,4 +423,48 @@ fn a_client_can_connect_anew_between_transactions() {
     assert!(outcome.report.lost.is_empty());
     // Two connections at first, and one after each of the ten transactions.
     assert_eq!(outcome.opened, 12);
+}
+
+/// Twenty seconds of even arrivals.
+fn open_loop(rate_per_s: f64, clients: u32, behaviour: Behaviour) -> Outcome {
+    let arrivals = Arrivals { rate_per_s, spacing: Spacing::Even };
+    let length = seconds(20.0);
+    let load = Load::new(WorkloadKind::SelectOnly, clients, Duration::ZERO, length);
+    Load { arrivals: Some(arrivals), ..load }.run(behaviour)
+}
+
+#[test]
+fn arrivals_go_on_while_the_server_stalls() {
+    // 500 a second are to start; query 5000 takes a second, and the one client waits with it.
+    let outcome = open_loop(500.0, 1, |_, count| {
+        Answer::After(if count == 5000 { 1000 * MS } else { MS }, b'k')
+    });
+    assert_eq!((outcome.report.scheduled, outcome.report.unserved), (10_000, 0));
+    let committed: u64 = outcome.rows.iter().map(|row| row.3).sum();
+    assert!((9_998..=10_000).contains(&committed), "{committed}");
+    let (response_p99, service_p99, lag) = outcome.open_ms.expect("an open loop");
+    // The nth arrival after it finds n/2 served less than what came, so it ends 1001 - n ms late, up to
+    // the thousandth. Of 10,000, the hundred that wait longest are 1 %.
+    assert!((898.0..903.0).contains(&response_p99), "{response_p99}");
+    assert!((1.0..1.01).contains(&service_p99), "{service_p99}");
+    assert!((990.0..1000.0).contains(&lag), "{lag}");
+}
+
+#[test]
+fn what_no_client_came_to_is_counted() {
+    // One client serves 1000 a second, and 3000 are to start.
+    let outcome = open_loop(3000.0, 1, |_, _| Answer::After(MS, b'k'));
+    assert_eq!(outcome.report.scheduled, 60_000);
+    assert!((39_999..=40_001).contains(&outcome.report.unserved), "{}", outcome.report.unserved);
+}
+
+#[test]
+fn clients_of_an_open_loop_share_its_arrivals() {
+    // 1500 a second at 10 ms each keep 15 clients busy, and 20 are there.
+    let outcome = open_loop(1500.0, 20, |_, _| Answer::After(10 * MS, b'k'));
+    assert_eq!((outcome.report.scheduled, outcome.report.unserved), (30_000, 0));
+    let (response_p99, _, lag) = outcome.open_ms.expect("an open loop");
+    assert!((10.0..10.1).contains(&response_p99), "{response_p99}");
+    assert!(lag < 0.01, "{lag}");
+    assert_eq!(outcome.report.lost, [] as [String; 0]);
 }

@@ -137,7 +137,15 @@ fn trials(rows: &[TrialRow]) -> Table {
         column_of.number("clients_lost", |row| row.clients_lost),
         column_of.real("window_s", |row| Some(row.window_s)),
     ]);
-    columns.extend(column_of.service_times(|row| &row.service_time_ms));
+    columns.extend(column_of.times("service_time_ms", |row| &row.service_time_ms));
+    columns.extend([
+        column_of.real("rate_per_s", |row| row.arrivals.map(|arrivals| arrivals.rate_per_s)),
+        column_of.maybe_text("spacing", |row| row.arrivals.map(|arrivals| arrivals.spacing.word())),
+        column_of.count("scheduled", |row| row.scheduled),
+        column_of.flag("overloaded", |row| row.overloaded),
+    ]);
+    columns.extend(column_of.times("response_time_ms", |row| &row.response_time_ms));
+    columns.extend(column_of.times("lag_ms", |row| &row.lag_ms));
     columns.extend([
         column_of.real("client_cpu_us_per_transaction", |row| row.client_cpu_us_per_transaction),
         column_of.real("connect_s", |row| row.connect_s),
@@ -188,7 +196,7 @@ fn trials(rows: &[TrialRow]) -> Table {
 /// One column for each factor that has none of its own. A factor whose name is that of another
 /// column is told apart by a prefix.
 fn factors(rows: &[TrialRow]) -> Vec<Column> {
-    const OWN: [&str; 9] = [
+    const OWN: [&str; 10] = [
         "engine",
         "storage",
         "workload",
@@ -198,6 +206,7 @@ fn factors(rows: &[TrialRow]) -> Vec<Column> {
         "threads",
         "protocol",
         "cache",
+        "spacing",
     ];
     let names: BTreeSet<&str> = rows
         .iter()
@@ -266,7 +275,7 @@ fn instances(run: &Run) -> Table {
         column_of.real("started_s", |row| Some(row.started_s)),
         column_of.real("window_s", |row| Some(row.window_s)),
     ];
-    columns.extend(column_of.service_times(|row| &row.service_time_ms));
+    columns.extend(column_of.times("service_time_ms", |row| &row.service_time_ms));
     DataFrame::new(rows.len(), columns)
 }
 
@@ -307,6 +316,9 @@ fn metrics(run: &Run) -> Table {
     DataFrame::new(rows.len(), columns)
 }
 
+/// One of several quantiles.
+type Pick = fn(&Quantiles) -> Option<f64>;
+
 /// Columns of rows, one method a type.
 struct Of<'a, Row>(&'a [Row]);
 
@@ -339,15 +351,21 @@ impl<'a, Row> Of<'a, Row> {
         column(name, self.0.iter().map(value).collect())
     }
 
-    fn service_times(&self, of: impl Fn(&'a Row) -> &'a Quantiles) -> [Column; 7] {
-        [
-            self.real("service_time_ms_mean", |row| of(row).mean),
-            self.real("service_time_ms_p50", |row| of(row).p50),
-            self.real("service_time_ms_p90", |row| of(row).p90),
-            self.real("service_time_ms_p95", |row| of(row).p95),
-            self.real("service_time_ms_p99", |row| of(row).p99),
-            self.real("service_time_ms_p999", |row| of(row).p999),
-            self.real("service_time_ms_max", |row| of(row).max),
-        ]
+    fn flag(&self, name: &str, value: impl Fn(&'a Row) -> Option<bool>) -> Column {
+        column(name, self.0.iter().map(value).collect())
+    }
+
+    /// Quantiles of times, whose names begin alike.
+    fn times(&self, name: &str, of: impl Fn(&'a Row) -> &'a Quantiles) -> [Column; 7] {
+        let picks: [(&str, Pick); 7] = [
+            ("mean", |it| it.mean),
+            ("p50", |it| it.p50),
+            ("p90", |it| it.p90),
+            ("p95", |it| it.p95),
+            ("p99", |it| it.p99),
+            ("p999", |it| it.p999),
+            ("max", |it| it.max),
+        ];
+        picks.map(|(of_all, pick)| self.real(&format!("{name}_{of_all}"), |row| pick(of(row))))
     }
 }

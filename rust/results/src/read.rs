@@ -5,7 +5,9 @@ use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use bedplate_core::plan::{PLAN_VERSION, Plan};
-use bedplate_core::record::{Environment, Interval, MetricSample, Outcomes, Phase, TrialRecord};
+use bedplate_core::record::{
+    Environment, Interval, MetricSample, OpenTimes, Outcomes, Phase, TrialRecord,
+};
 use bedplate_core::{Error, Result};
 use hdrhistogram::Histogram;
 use serde::Deserialize;
@@ -47,7 +49,9 @@ pub struct Trial {
     pub intervals: Vec<IntervalRow>,
     /// Service times in nanoseconds of the measured window: its intervals' histograms merged.
     pub service_time_ns: Histogram<u64>,
-    /// The same for each instance.
+    /// Its response times and lags in the same way; none in a closed loop.
+    pub open: Option<OpenTimes>,
+    /// The service times of each instance.
     pub instance_service_time_ns: Vec<Histogram<u64>>,
     /// Its readings of metrics.
     pub metrics: Vec<MetricSample>,
@@ -181,6 +185,7 @@ fn read_trial(path: &Path) -> Result<Trial> {
     let mut measured = Totals::default();
     let mut intervals = Vec::new();
     let mut service_times = vec![None; record.instances.len()];
+    let mut open: Option<OpenTimes> = None;
     // The instances of a second follow each other in the order of their numbers.
     let mut second: Option<(u32, Interval)> = None;
     let file = path.join(INTERVALS);
@@ -191,6 +196,10 @@ fn read_trial(path: &Path) -> Result<Trial> {
             && let Some(merged) = service_times.get_mut(interval.instance as usize)
         {
             merge(merged, &interval.service_time_ns)?;
+            match (&mut open, &interval.open) {
+                (Some(open), Some(of_interval)) => open.merge(of_interval).map_err(unlike)?,
+                (open, of_interval) => *open = of_interval.clone(),
+            }
         }
         match &mut second {
             Some((last, second))
@@ -221,6 +230,7 @@ fn read_trial(path: &Path) -> Result<Trial> {
         record,
         intervals,
         service_time_ns: merged.unwrap_or_else(bedplate_core::load::histogram),
+        open,
         instance_service_time_ns: service_times
             .into_iter()
             .map(|of_instance| of_instance.unwrap_or_else(bedplate_core::load::histogram))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bedplate_core::check;
 use bedplate_core::durability::Durability;
-use bedplate_core::plan::{Cell, EngineKind, WorkloadKind};
+use bedplate_core::plan::{Arrivals, Cell, EngineKind, WorkloadKind};
 use bedplate_core::probe::READ_BYTES;
 use bedplate_core::record::{Phase, TrialRecord, TrustLevel};
 use bedplate_core::{Error, Result};
@@ -113,6 +113,11 @@ pub struct TrialRow {
     pub clients_lost: u32,
     pub window_s: f64,
     pub service_time_ms: Quantiles,
+    pub arrivals: Option<Arrivals>,
+    pub scheduled: Option<u64>,
+    pub overloaded: Option<bool>,
+    pub response_time_ms: Quantiles,
+    pub lag_ms: Quantiles,
     pub client_cpu_us_per_transaction: Option<f64>,
     pub connect_s: Option<f64>,
     pub load_s: Option<f64>,
@@ -187,6 +192,8 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         ))
     })?;
     let usable = record.trust.level != TrustLevel::Void;
+    // In a queue that grows, times tell only how long the load went on.
+    let open = trial.open.as_ref().filter(|_| usable && record.overloaded == Some(false));
     let outcomes = record.outcomes();
     let slap = cell.workload.work.kind() == WorkloadKind::Slap;
     let setting = |name| record.server.settings.get(name).cloned();
@@ -230,6 +237,16 @@ fn trial_row(run: &Run, trial: &Trial) -> Result<TrialRow> {
         } else {
             Quantiles::default()
         },
+        arrivals: cell.workload.arrivals,
+        scheduled: cell
+            .workload
+            .arrivals
+            .map(|_| record.instances.iter().map(|instance| instance.scheduled).sum()),
+        overloaded: record.overloaded,
+        response_time_ms: open
+            .map(|open| Quantiles::of(&open.response_time_ns))
+            .unwrap_or_default(),
+        lag_ms: open.map(|open| Quantiles::of(&open.lag_ns)).unwrap_or_default(),
         client_cpu_us_per_transaction: (usable && outcomes.committed > 0)
             .then(|| record.client_cpu_s * 1e6 / outcomes.committed as f64),
         failed_by_sqlstate: outcomes.failed,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use bedplate_core::record::{Interval, Outcomes, Phase, TrialRecord, TrustLevel};
+use bedplate_core::record::{Interval, OpenTimes, Outcomes, Phase, TrialRecord, TrustLevel};
 use bedplate_core::{Error, Result};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
@@ -57,14 +57,32 @@ pub(crate) struct IntervalLine {
     pub(crate) failed: BTreeMap<String, u64>,
     pub(crate) live_clients: u32,
     pub(crate) service_time_ns: String,
+    /// The next two are those of an open loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) response_time_ns: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lag_ns: Option<String>,
+}
+
+fn encode(histogram: &Histogram<u64>) -> Result<String> {
+    let mut bytes = Vec::new();
+    V2DeflateSerializer::new().serialize(histogram, &mut bytes).map_err(|error| {
+        Error::store(format!("an interval's histogram cannot be written: {error}"))
+    })?;
+    Ok(BASE64.encode(bytes))
+}
+
+fn decode(text: &str) -> std::result::Result<Histogram<u64>, String> {
+    let bytes =
+        BASE64.decode(text).map_err(|error| format!("a histogram is not base64: {error}"))?;
+    Deserializer::new()
+        .deserialize(&mut bytes.as_slice())
+        .map_err(|error| format!("a histogram cannot be read: {error}"))
 }
 
 impl IntervalLine {
     pub(crate) fn of(interval: &Interval) -> Result<Self> {
-        let mut bytes = Vec::new();
-        V2DeflateSerializer::new().serialize(&interval.service_time_ns, &mut bytes).map_err(
-            |error| Error::store(format!("an interval's histogram cannot be written: {error}")),
-        )?;
+        let open = interval.open.as_ref();
         Ok(Self {
             instance: interval.instance,
             phase: interval.phase,
@@ -74,7 +92,9 @@ impl IntervalLine {
             retried: interval.outcomes.retried,
             failed: interval.outcomes.failed.clone(),
             live_clients: interval.live_clients,
-            service_time_ns: BASE64.encode(bytes),
+            service_time_ns: encode(&interval.service_time_ns)?,
+            response_time_ns: open.map(|open| encode(&open.response_time_ns)).transpose()?,
+            lag_ns: open.map(|open| encode(&open.lag_ns)).transpose()?,
         })
     }
 
@@ -82,12 +102,12 @@ impl IntervalLine {
     ///
     /// The reason of a failure is in words that follow the name of the file.
     pub(crate) fn interval(self) -> std::result::Result<Interval, String> {
-        let bytes = BASE64
-            .decode(&self.service_time_ns)
-            .map_err(|error| format!("a histogram is not base64: {error}"))?;
-        let service_time_ns: Histogram<u64> = Deserializer::new()
-            .deserialize(&mut bytes.as_slice())
-            .map_err(|error| format!("a histogram cannot be read: {error}"))?;
+        let open = match (self.response_time_ns, self.lag_ns) {
+            (Some(response_time), Some(lag)) => {
+                Some(OpenTimes { response_time_ns: decode(&response_time)?, lag_ns: decode(&lag)? })
+            }
+            _ => None,
+        };
         Ok(Interval {
             instance: self.instance,
             phase: self.phase,
@@ -99,7 +119,8 @@ impl IntervalLine {
                 failed: self.failed,
             },
             live_clients: self.live_clients,
-            service_time_ns,
+            service_time_ns: decode(&self.service_time_ns)?,
+            open,
         })
     }
 }

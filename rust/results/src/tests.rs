@@ -13,8 +13,8 @@ use bedplate_core::plan::{
 };
 use bedplate_core::probe::{Probe, Seen, Syncs};
 use bedplate_core::record::{
-    Aged, DeviceWork, Environment, InstanceRecord, Interval, MetricSample, MountFacts, Outcomes,
-    Phase, ServerFacts, ServerWork, TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts,
+    Aged, DeviceWork, Environment, InstanceRecord, Interval, MetricSample, MountFacts, OpenTimes,
+    Outcomes, Phase, ServerFacts, ServerWork, TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts,
 };
 use bedplate_core::seam::RunSink as _;
 use hdrhistogram::Histogram;
@@ -67,6 +67,7 @@ fn cell(storage: &str) -> Cell {
             threads: 2,
             protocol: QueryProtocol::Prepared,
             cache: CacheState::Warm,
+            arrivals: None,
             max_tries: 1,
             length: RunLength::DurationS(SECONDS as f64),
             warmup_s: 1.0,
@@ -121,6 +122,7 @@ fn interval(second: u64, phase: Phase) -> Interval {
         },
         live_clients: 8,
         service_time_ns,
+        open: None,
     }
 }
 
@@ -151,6 +153,7 @@ fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
             .0
             .into_values()
             .map(|InstanceTotals { outcomes, .. }| InstanceRecord {
+                scheduled: 0,
                 started_s: 0.000_2,
                 window_s: SECONDS as f64,
                 committed_all: outcomes.committed + 1208,
@@ -166,6 +169,7 @@ fn record(id: &TrialId, plan: &Plan) -> TrialRecord {
         volume_used_bytes: Some(90 << 20),
         compressed_share: Some(0.06),
         cached_share: Some(0.75),
+        overloaded: None,
         aged: Some(Aged { files: 3, written_bytes: 600, used_bytes: 200, bytes: 400 }),
         server: ServerFacts {
             version_full: "PostgreSQL 13.23".to_owned(),
@@ -424,6 +428,48 @@ fn parquet_holds_the_frames() {
 }
 
 #[test]
+fn times_of_an_open_loop_are_kept_and_told_unless_it_was_overloaded() {
+    let times = |ms: std::ops::RangeInclusive<u64>| {
+        let mut histogram = Histogram::new_with_bounds(1_000, 3_600_000_000_000, 3).unwrap();
+        ms.for_each(|ms| histogram.record(ms * 1_000_000).unwrap());
+        histogram
+    };
+    for overloaded in [false, true] {
+        let parent = tempfile::tempdir().unwrap();
+        let mut directory = create(parent.path());
+        let id = TrialId { run: "r".to_owned(), trial: 0, block: 0, cell: 0 };
+        directory.trial_started(&id).unwrap();
+        let mut record = record(&id, &plan());
+        let mut outcomes = Outcomes::default();
+        for second in 0..2 {
+            // Lags of 1 to 1000 ms, and 10 ms of service: the same in either second.
+            let open = OpenTimes { response_time_ns: times(11..=1010), lag_ns: times(1..=1000) };
+            let of_second = interval(second, Phase::Measure);
+            outcomes.merge(&of_second.outcomes);
+            directory.interval(&Interval { open: Some(open), ..of_second }).unwrap();
+        }
+        record.instances[0].outcomes = outcomes;
+        record.overloaded = Some(overloaded);
+        directory.trial_ended(&record, &[], "").unwrap();
+
+        let run = Run::open(directory.path()).unwrap();
+        let open = run.trials[0].open.clone().unwrap();
+        assert_eq!((open.response_time_ns.len(), open.lag_ns.len()), (2000, 2000));
+        let row = &trial_rows(&run).unwrap()[0];
+        assert_eq!(row.overloaded, Some(overloaded));
+        let told = (row.response_time_ms.p50, row.lag_ms.p99);
+        if overloaded {
+            assert_eq!(told, (None, None));
+        } else {
+            // Nearest rank: the 1000th of 2000 is 510 ms, the 1980th a lag of 990 ms; buckets are
+            // up to 0.1 % wide.
+            let near = |value: Option<f64>, ms: f64| (value.unwrap() / ms - 1.0).abs() < 0.001;
+            assert!(near(told.0, 510.0) && near(told.1, 990.0), "{told:?}");
+        }
+    }
+}
+
+#[test]
 fn a_killed_run_keeps_what_was_finished() {
     let parent = tempfile::tempdir().unwrap();
     let mut directory = create(parent.path());
@@ -594,7 +640,7 @@ fn what_cannot_be_read_is_said() {
     };
     let newer = |text: String| text.replacen("_version\": ", "_version\": 9", 1);
     check(&path.join(RUN), newer, "is a run directory of version 91, this is version 1");
-    check(&path.join(PLAN), newer, "is a plan of version 93, this is version 3");
+    check(&path.join(PLAN), newer, "is a plan of version 94, this is version 4");
     let trial = path.join(TRIALS).join("t0001");
     check(
         &trial.join(INTERVALS),

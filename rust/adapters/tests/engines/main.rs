@@ -171,6 +171,7 @@ fn plan(engine: &EnginePlan, clients: u32) -> Plan {
                 protocol: QueryProtocol::Simple,
                 max_tries: 1,
                 cache: CacheState::Warm,
+                arrivals: None,
                 length: RunLength::DurationS(1.0),
                 warmup_s: 0.0,
             },

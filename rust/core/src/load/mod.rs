@@ -1,4 +1,4 @@
-//! The load generator: threads that carry clients, each client one connection in a closed loop.
+//! The load generator: threads that carry clients, each client one connection, in a closed or an open loop.
 //!
 //! A [`Wire`] speaks a database's protocol without doing input or output, a [`Transport`] moves bytes
 //! in completion style, [`run_thread`] joins the two. While measuring, a thread shares nothing,
@@ -6,6 +6,7 @@
 //! to whoever gathers them.
 
 mod recorder;
+mod schedule;
 mod thread;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 
-use crate::plan::QueryProtocol;
+use crate::plan::{Arrivals, QueryProtocol};
 use crate::record::{Outcomes, Phase};
 use crate::script::{Script, Statement};
 use crate::seam::Endpoint;
@@ -137,6 +138,8 @@ pub struct ThreadJob {
     pub max_tries: u32,
     /// Seed of all random values: a client's transaction has the same values whatever the threads do.
     pub seed: u64,
+    /// The share of the arrivals that this thread's clients take; none in a closed loop.
+    pub arrivals: Option<Arrivals>,
     /// Length of the warm-up.
     pub warmup: Duration,
     /// Length of the measured window; none when it ends with the last client's program.
@@ -191,6 +194,10 @@ pub struct ThreadReport {
     pub lost: Vec<String>,
     /// Clients whose last transaction did not end in time, or that were interrupted within one.
     pub unfinished: u32,
+    /// Transactions that were to start within the window; 0 in a closed loop.
+    pub scheduled: u64,
+    /// Those among them that no client had come to when the window ended.
+    pub unserved: u64,
     /// CPU time used within the window.
     pub cpu_in_window: Duration,
     /// Length of the window: as asked, or until the last client had done its program.

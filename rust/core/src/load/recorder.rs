@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::{Failure, IntervalSpan};
-use crate::record::{Outcomes, Phase};
+use crate::record::{OpenTimes, Outcomes, Phase};
 
 /// Smallest service time that is told apart from zero.
 const SERVICE_TIME_NS_LOWEST: u64 = 1_000;
@@ -25,6 +25,8 @@ pub struct ClosedInterval {
     pub span: IntervalSpan,
     /// Service times in nanoseconds of committed transactions.
     pub service_time_ns: Histogram<u64>,
+    /// Their times from when they were to start; none in a closed loop.
+    pub open: Option<OpenTimes>,
 }
 
 /// Counts and times of the current interval.
@@ -40,7 +42,12 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(zero: Instant, warmup: Duration, window: Option<Duration>) -> Self {
+    pub(super) fn new(
+        zero: Instant,
+        warmup: Duration,
+        window: Option<Duration>,
+        open: bool,
+    ) -> Self {
         let window_end = window.map(|window| warmup + window);
         let mut recorder = Self {
             zero,
@@ -56,6 +63,7 @@ impl Recorder {
                     live_clients: 0,
                 },
                 service_time_ns: histogram(),
+                open: open.then(OpenTimes::empty),
             },
             current_end: zero,
         };
@@ -83,10 +91,15 @@ impl Recorder {
         self.zero + self.window_start
     }
 
-    pub(super) fn committed(&mut self, service: Duration) {
+    /// Counts a transaction that started `lag` after it was to.
+    pub(super) fn committed(&mut self, service: Duration, lag: Duration) {
         self.current.span.outcomes.committed += 1;
-        let nanoseconds = u64::try_from(service.as_nanos()).unwrap_or(u64::MAX);
-        self.current.service_time_ns.saturating_record(nanoseconds);
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.current.service_time_ns.saturating_record(ns(service));
+        if let Some(open) = &mut self.current.open {
+            open.lag_ns.saturating_record(ns(lag));
+            open.response_time_ns.saturating_record(ns(service + lag));
+        }
     }
 
     pub(super) fn retried(&mut self) {
@@ -134,6 +147,10 @@ impl Recorder {
         self.current.span.length = end - start;
         self.current.span.outcomes = Outcomes::default();
         self.current.service_time_ns.reset();
+        if let Some(open) = &mut self.current.open {
+            open.lag_ns.reset();
+            open.response_time_ns.reset();
+        }
         self.current_end = self.zero + end;
     }
 }

@@ -1,10 +1,12 @@
 //! The hot loop: one thread's clients, from connecting to the last transaction.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 
 use super::recorder::Recorder;
+use super::schedule::Schedule;
 use super::{
     Completion, Control, Failure, Program, Reply, Step, ThreadEvent, ThreadJob, ThreadReport,
     Transport, Wire,
@@ -55,6 +57,8 @@ struct Client<W> {
     /// Number of the current transaction; with the seed and the client it decides all random values.
     sequence: u64,
     random: SplitMix64,
+    /// When the current transaction was to start; in a closed loop, when it did.
+    intended: Instant,
     started: Instant,
     /// Tries of the current transaction, this one included.
     tries: u32,
@@ -88,6 +92,7 @@ pub fn run_thread<W: Wire, T: Transport>(
             values: initial_values(job),
             sequence: 0,
             random: SplitMix64::new(0),
+            intended: now,
             started: now,
             tries: 0,
             committed_in_window: 0,
@@ -100,6 +105,8 @@ pub fn run_thread<W: Wire, T: Transport>(
         control,
         out: BytesMut::with_capacity(4096),
         completions: Vec::new(),
+        schedule: None,
+        free: VecDeque::with_capacity(job.programs.len()),
         report: ThreadReport::default(),
     };
     let refused = thread.connect();
@@ -136,6 +143,10 @@ struct Thread<'a, W, T> {
     control: &'a Control,
     out: BytesMut,
     completions: Vec<Completion>,
+    /// When transactions are to start; none in a closed loop.
+    schedule: Option<Schedule>,
+    /// Clients of an open loop that wait for the next arrival, the one that waits longest first.
+    free: VecDeque<usize>,
     report: ThreadReport,
 }
 
@@ -200,14 +211,19 @@ impl<W: Wire, T: Transport> Thread<'_, W, T> {
 
     /// Runs transactions from `zero` until the window is over and the last ones have ended.
     fn run(&mut self, zero: Instant, tell: &mut dyn FnMut(ThreadEvent)) {
-        let mut recorder = Recorder::new(zero, self.job.warmup, self.job.window);
+        self.schedule = self
+            .job
+            .arrivals
+            .map(|arrivals| Schedule::new(zero, arrivals, self.job.seed, self.job.first_client));
+        let open = self.schedule.is_some();
+        let mut recorder = Recorder::new(zero, self.job.warmup, self.job.window, open);
         let mut cpu_at_window_start = recorder.measuring().then(|| self.transport.cpu_time());
         let mut running = 0_usize;
         self.report.started_after = self.transport.now().saturating_duration_since(zero);
         for index in 0..self.clients.len() {
             if self.clients[index].state == State::Idle {
                 let now = self.transport.now();
-                running += usize::from(matches!(self.begin(index, now), Led::Waiting));
+                running += usize::from(matches!(self.take_up(index, now), Led::Waiting));
             }
         }
         let mut completions = std::mem::take(&mut self.completions);
@@ -221,6 +237,7 @@ impl<W: Wire, T: Transport> Thread<'_, W, T> {
                     cpu_at_window_start = Some(self.transport.cpu_time());
                 }
                 if recorder.over() {
+                    running -= self.dismiss(&recorder);
                     self.leave_window(&recorder, now, &mut cpu_at_window_start);
                     give_up = Some(now + self.job.grace);
                 }
@@ -228,11 +245,14 @@ impl<W: Wire, T: Transport> Thread<'_, W, T> {
             if give_up.is_some_and(|at| now >= at) {
                 break;
             }
-            let until = if recorder.over() {
-                now + WAKE_EVERY
-            } else {
-                recorder.current_end().min(now + WAKE_EVERY)
-            };
+            running -= self.serve_arrivals(&recorder);
+            let mut until = now + WAKE_EVERY;
+            if !recorder.over() {
+                until = until.min(recorder.current_end());
+            }
+            if let Some(schedule) = self.schedule.as_ref().filter(|_| !self.free.is_empty()) {
+                until = until.min(schedule.next());
+            }
             self.transport.wait(until, &mut completions);
             for completion in completions.drain(..) {
                 let (index, led) = match completion {
@@ -272,7 +292,8 @@ impl<W: Wire, T: Transport> Thread<'_, W, T> {
         if committed {
             self.report.committed_all += 1;
             if !window_over {
-                recorder.committed(now - client.started);
+                let lag = client.started.saturating_duration_since(client.intended);
+                recorder.committed(now - client.started, lag);
                 client.committed_in_window += u64::from(recorder.measuring());
             }
         }
@@ -281,7 +302,56 @@ impl<W: Wire, T: Transport> Thread<'_, W, T> {
             return Led::Finished;
         }
         client.step += 1;
+        self.take_up(index, now)
+    }
+
+    /// Has a client that is free go on: at once in a closed loop, with the next arrival in an open one.
+    fn take_up(&mut self, index: usize, now: Instant) -> Led {
+        let client = &mut self.clients[index];
+        if self.schedule.is_some() {
+            client.state = State::Idle;
+            self.free.push_back(index);
+            return Led::Waiting;
+        }
+        client.intended = now;
         self.begin(index, now)
+    }
+
+    /// Starts the transactions that are due, as far as there are free clients; those that find none start late, in
+    /// their order, and are counted from when they were due. Returns how many clients it lost.
+    fn serve_arrivals(&mut self, recorder: &Recorder) -> usize {
+        let mut lost = 0;
+        while !self.free.is_empty()
+            && let Some(schedule) = &mut self.schedule
+        {
+            let (now, due) = (self.transport.now(), schedule.next());
+            if due > now || recorder.over() || recorder.window_end().is_some_and(|end| due >= end) {
+                break;
+            }
+            schedule.advance();
+            self.report.scheduled += u64::from(due >= recorder.window_start());
+            if let Some(index) = self.free.pop_front() {
+                self.clients[index].intended = due;
+                lost += usize::from(matches!(self.begin(index, now), Led::Lost | Led::Finished));
+            }
+        }
+        lost
+    }
+
+    /// Counts the arrivals of the window that no client came to, and lets the free clients go; returns how many.
+    fn dismiss(&mut self, recorder: &Recorder) -> usize {
+        if let (Some(schedule), Some(end)) = (&mut self.schedule, recorder.window_end()) {
+            while schedule.next() < end {
+                self.report.scheduled += u64::from(schedule.next() >= recorder.window_start());
+                self.report.unserved += 1;
+                schedule.advance();
+            }
+        }
+        let free = self.free.len();
+        for index in self.free.drain(..) {
+            self.clients[index].state = State::Finished;
+        }
+        free
     }
 
     fn leave_window(&mut self, recorder: &Recorder, now: Instant, cpu: &mut Option<Duration>) {

@@ -175,6 +175,9 @@ fn workload(workload: &WorkloadPlan) -> Vec<(&'static str, String)> {
         RunLength::Transactions(count) => ("transactions", format!("{count} per client")),
         RunLength::Queries => ("length", "the queries below".to_owned()),
     };
+    let arrivals = workload.arrivals.map_or("closed".to_owned(), |arrivals| {
+        format!("open, {} per second, {}", arrivals.rate_per_s, arrivals.spacing.word())
+    });
     let mut rows = vec![("kind", workload.work.kind().word().to_owned())];
     rows.extend(workload.work.scaled().into_iter().flat_map(|scaled| {
         let random = format!("{} %", scaled.filler_random_percent);
@@ -187,6 +190,7 @@ fn workload(workload: &WorkloadPlan) -> Vec<(&'static str, String)> {
         ("protocol", workload.protocol.word().to_owned()),
         ("max_tries", workload.max_tries.to_string()),
         ("cache", workload.cache.word().to_owned()),
+        ("arrivals", arrivals),
         ("warmup", seconds_text(workload.warmup_s)),
         length,
     ]);

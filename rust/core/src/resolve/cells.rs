@@ -7,8 +7,8 @@ use super::storage::{self, Lack, StorageChoice};
 use super::{Context, lengths, or_default};
 use crate::error::{Error, Result};
 use crate::plan::{
-    CacheState, Cell, EngineKind, Provision, QueryProtocol, RunLength, Scaled, StorageKind,
-    UnavailableCell, Work, WorkloadKind, WorkloadPlan,
+    Arrivals, CacheState, Cell, EngineKind, Provision, QueryProtocol, RunLength, Scaled, Spacing,
+    StorageKind, UnavailableCell, Work, WorkloadKind, WorkloadPlan,
 };
 use crate::sizing;
 use crate::spec::{EngineSpec, Level, SlapSpec, Spec, WorkloadSpec, storage_kinds};
@@ -22,6 +22,9 @@ const CLIENTS_MAX: u32 = 262_143;
 
 /// Instances are for a handful of schemas in one server.
 const INSTANCES_MAX: u32 = 99;
+
+/// No server answers more.
+const RATE_MAX: f64 = 1e7;
 
 /// More tries than this would hide a workload that cannot succeed.
 const MAX_TRIES_MAX: u32 = 1000;
@@ -246,6 +249,7 @@ fn workloads(context: &Context<'_>) -> Result<Vec<WorkloadChoice>> {
     check_range("threads", &spec.threads, CLIENTS_MAX)?;
     let max_tries = spec.max_tries.unwrap_or(1);
     check_range("max_tries", &[max_tries], MAX_TRIES_MAX)?;
+    let arrivals = arrivals(spec)?;
     let threads: Vec<Option<u32>> = match spec.threads.as_slice() {
         [] => vec![None],
         threads => threads.iter().copied().map(Some).collect(),
@@ -263,20 +267,23 @@ fn workloads(context: &Context<'_>) -> Result<Vec<WorkloadChoice>> {
                     let threads = thread_count(threads, clients, cpus)?;
                     for protocol in or_default(&spec.protocol, QueryProtocol::Simple) {
                         for cache in or_default(&spec.cache, CacheState::Warm) {
-                            let plan = WorkloadPlan {
-                                work: work.clone(),
-                                instances,
-                                clients,
-                                threads,
-                                protocol,
-                                max_tries,
-                                cache,
-                                length,
-                                warmup_s,
-                            };
-                            let mut levels = levels(spec, &plan);
-                            levels.extend(own_levels.iter().cloned());
-                            choices.push(WorkloadChoice { plan, levels });
+                            for &arrivals in of_work(&work, &arrivals) {
+                                let plan = WorkloadPlan {
+                                    work: work.clone(),
+                                    instances,
+                                    clients,
+                                    threads,
+                                    protocol,
+                                    max_tries,
+                                    cache,
+                                    arrivals,
+                                    length,
+                                    warmup_s,
+                                };
+                                let mut levels = levels(spec, &plan);
+                                levels.extend(own_levels.iter().cloned());
+                                choices.push(WorkloadChoice { plan, levels });
+                            }
                         }
                     }
                 }
@@ -284,6 +291,46 @@ fn workloads(context: &Context<'_>) -> Result<Vec<WorkloadChoice>> {
         }
     }
     Ok(choices)
+}
+
+/// What arrivals there are; one closed loop where no rate is stated.
+fn arrivals(spec: &WorkloadSpec) -> Result<Vec<Option<Arrivals>>> {
+    if spec.rate_per_s.is_empty() {
+        return match spec.spacing.first() {
+            None => Ok(vec![None]),
+            Some(spacing) => Err(Error::spec(format!(
+                "`workload.spacing` is \"{}\", but no `workload.rate` says how many there are",
+                spacing.word()
+            ))
+            .hint("set `rate` to transactions per second, or leave `spacing` out")),
+        };
+    }
+    if let Some(rate) = spec.rate_per_s.iter().find(|rate| !(**rate > 0.0 && **rate <= RATE_MAX)) {
+        return Err(Error::spec(format!(
+            "`workload.rate` is {rate}, but must be above 0 and at most {RATE_MAX}"
+        )));
+    }
+    if let Some(count) = spec.transactions {
+        return Err(Error::spec(format!(
+            "`workload.rate` and `workload.transactions` = {count} contradict each other: with a rate it \
+             is the schedule that decides how many there are"
+        ))
+        .hint("use `workload.duration`"));
+    }
+    let spacings = or_default(&spec.spacing, Spacing::Poisson);
+    let with = |rate_per_s: &f64| {
+        let rate_per_s = *rate_per_s;
+        spacings.iter().map(move |&spacing| Some(Arrivals { rate_per_s, spacing }))
+    };
+    Ok(spec.rate_per_s.iter().flat_map(with).collect())
+}
+
+/// slap's clients know no arrivals.
+fn of_work<'a>(work: &Work, arrivals: &'a [Option<Arrivals>]) -> &'a [Option<Arrivals>] {
+    match work {
+        Work::Slap(_) => &[None],
+        _ => arrivals,
+    }
 }
 
 /// Every combination of kind and scale, and of slap, which has no scale, each of its own levels.
@@ -304,6 +351,7 @@ fn works(spec: &WorkloadSpec) -> Result<Vec<(Work, Vec<Level>)>> {
         ("duration", spec.duration_s.is_some(), "its length is `workload.slap.queries_per_client`"),
         ("transactions", spec.transactions.is_some(), "say `workload.slap.queries_per_client`"),
         ("warmup", spec.warmup_s.is_some(), "mysqlslap has none"),
+        ("rate", !spec.rate_per_s.is_empty(), "its clients send one query after another"),
     ];
     for (key, stated, hint) in foreign {
         if kinds == [WorkloadKind::Slap] && stated {
@@ -353,11 +401,17 @@ fn levels(spec: &WorkloadSpec, plan: &WorkloadPlan) -> Vec<Level> {
         ("threads", spec.threads.len(), plan.threads.to_string()),
         ("protocol", spec.protocol.len(), plan.protocol.word().to_owned()),
         ("cache", spec.cache.len(), plan.cache.word().to_owned()),
+        ("rate", spec.rate_per_s.len(), of_arrivals(plan, |it| it.rate_per_s.to_string())),
+        ("spacing", spec.spacing.len(), of_arrivals(plan, |it| it.spacing.word().to_owned())),
     ]
     .into_iter()
     .filter(|(_, count, _)| *count > 1)
     .map(|(factor, _, level)| (factor.to_owned(), level))
     .collect()
+}
+
+fn of_arrivals(plan: &WorkloadPlan, level: impl Fn(&Arrivals) -> String) -> String {
+    plan.arrivals.as_ref().map_or_else(|| NO_LEVEL.to_owned(), level)
 }
 
 fn filler(work: &Work) -> String {

@@ -822,6 +822,20 @@ fn what_contradicts_itself_is_named() {
             "`storage.size` is 400 MiB, but the loaded database alone takes 111 MiB, and 95 % are full \
              before | leave `size` out to get 16.4 GiB",
         ),
+        (
+            format!("{EXT4}[workload]\nrate = 0"),
+            "`workload.rate` is 0, but must be above 0 and at most 10000000",
+        ),
+        (
+            format!("{EXT4}[workload]\nspacing = \"even\""),
+            "`workload.spacing` is \"even\", but no `workload.rate` says how many there are | set `rate` \
+             to transactions per second, or leave `spacing` out",
+        ),
+        (
+            format!("{EXT4}[workload]\nrate = 5\ntransactions = 5"),
+            "`workload.rate` and `workload.transactions` = 5 contradict each other: with a rate it is the \
+             schedule that decides how many there are | use `workload.duration`",
+        ),
         (format!("{EXT4}[design]\nblocks = 0"), "`design.blocks` is 0, but must be at least 1"),
         (
             format!("{EXT4}[design]\nblocks = 100001"),
@@ -1284,7 +1298,7 @@ fn the_text_has_every_field() {
     let expected = format!(
         "plan          study
 plan_id       {}
-plan_version  3
+plan_version  4
 site          local
 work_dir      /state/work
 
@@ -1342,6 +1356,7 @@ workload
   protocol       simple
   max_tries      1
   cache          warm
+  arrivals       closed
   warmup         2 s
   duration       10 s
 

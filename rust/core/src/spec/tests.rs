@@ -57,7 +57,7 @@ fn bad_input_is_named() {
         (
             "[workload]\nclient = 3",
             "`workload.client` is not a known key (allowed: kind, scale, filler_random, instances, clients, threads, protocol, \
-             max_tries, cache, duration, transactions, warmup, slap) | did you mean `clients`?",
+             max_tries, cache, rate, spacing, duration, transactions, warmup, slap) | did you mean `clients`?",
         ),
         (
             "clients = 3",
