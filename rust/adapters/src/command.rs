@@ -29,6 +29,11 @@ pub struct Output {
     pub stderr: String,
 }
 
+/// The value of the first line `KEY=…` of what our scripts tell.
+pub(crate) fn value<'a>(told: &'a str, key: &str) -> Option<&'a str> {
+    told.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).map(str::trim)
+}
+
 /// The file of a tool on `PATH` or in the system's directories.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     let path = search_path();

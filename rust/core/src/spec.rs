@@ -431,6 +431,7 @@ fn storage_keys() -> Vec<&'static str> {
     keys.extend(ZFS_KEYS);
     keys
 }
+
 const WORKLOAD_KEYS: [&str; 15] = [
     "kind",
     "scale",

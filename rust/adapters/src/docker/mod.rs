@@ -113,8 +113,7 @@ pub(crate) struct HelperOutput {
 impl HelperOutput {
     /// The value of the line `key=…`.
     pub(crate) fn value(&self, key: &str) -> Option<&str> {
-        let value = |line| str::strip_prefix(line, key)?.strip_prefix('=');
-        self.stdout.lines().find_map(value).map(str::trim)
+        crate::command::value(&self.stdout, key)
     }
 
     /// The output, unless the script failed.

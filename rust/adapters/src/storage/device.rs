@@ -25,8 +25,7 @@ pub(crate) async fn look(path: &Path) -> DeviceOffer {
         let available = not(reason, "see `lsblk` for those that there are");
         return DeviceOffer { bytes: 0, id: None, available };
     };
-    let bytes = read(&sys.join("size")).and_then(|sectors| sectors.parse::<u64>().ok());
-    let bytes = bytes.unwrap_or(0) * 512;
+    let bytes = bytes(&sys);
     let id = id(&sys);
     let available = if id.is_none() {
         let reason = format!("{} has no serial number nor other name of its own", path.display());
@@ -53,6 +52,12 @@ fn sysfs(path: &Path) -> Option<PathBuf> {
 
 fn read(file: &Path) -> Option<String> {
     fs::read_to_string(file).ok().map(|text| text.trim().to_owned()).filter(|it| !it.is_empty())
+}
+
+/// The size of a device, which the kernel counts in sectors of 512 bytes whatever its own are.
+fn bytes(sys: &Path) -> u64 {
+    let sectors = read(&sys.join("size")).and_then(|sectors| sectors.parse::<u64>().ok());
+    sectors.unwrap_or(0) * 512
 }
 
 /// What a device is called; a partition is called after its disk.
@@ -159,7 +164,7 @@ pub(crate) fn facts(device: &Path) -> Result<Vec<(String, String)>> {
     let disk = if sys.join("partition").exists() { sys.parent().unwrap_or(&sys) } else { &sys };
     let of = |file: &str| read(&disk.join(file)).unwrap_or_else(|| "unknown".to_owned());
     let kib = of("queue/read_ahead_kb").parse::<u64>().unwrap_or(0);
-    let mut facts = vec![
+    Ok(vec![
         ("device".to_owned(), device.display().to_string()),
         ("device_id".to_owned(), id(&sys).ok_or_else(gone)?),
         ("device_model".to_owned(), of("device/model")),
@@ -167,9 +172,6 @@ pub(crate) fn facts(device: &Path) -> Result<Vec<(String, String)>> {
         ("device_write_cache".to_owned(), of("queue/write_cache")),
         ("device_scheduler".to_owned(), super::chosen(&of("queue/scheduler")).to_owned()),
         ("device_read_ahead_bytes".to_owned(), (kib * 1024).to_string()),
-    ];
-    facts.extend(read(&sys.join("size")).and_then(|sectors| {
-        Some(("device_bytes".to_owned(), (sectors.parse::<u64>().ok()? * 512).to_string()))
-    }));
-    Ok(facts)
+        ("device_bytes".to_owned(), bytes(&sys).to_string()),
+    ])
 }

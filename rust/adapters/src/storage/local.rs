@@ -305,7 +305,7 @@ impl Volume for LocalVolume {
         argv.push(self.path.to_string_lossy().into_owned());
         argv.extend(age_arguments(ageing, seed));
         let told = command::ask(&argv).await?.stdout;
-        aged(|key| value(&told, key)).ok_or_else(|| {
+        aged(|key| command::value(&told, key)).ok_or_else(|| {
             Error::provision("the ageing did not tell what it left").evidence(told.trim())
         })
     }
@@ -330,7 +330,7 @@ impl Volume for LocalVolume {
         let directory = self.path.to_string_lossy();
         let argv = ["sh", "-euc", CONTENTS_SCRIPT, "contents", directory.as_ref()];
         let told = command::ask(&argv).await.map(|output| output.stdout).unwrap_or_default();
-        contents(|key| value(&told, key))
+        contents(|key| command::value(&told, key))
     }
 
     async fn forget(&self) -> Result<Option<f64>> {
@@ -342,7 +342,7 @@ impl Volume for LocalVolume {
         let mut argv = ["sh", "-euc", FORGET_SCRIPT, "forget"].map(str::to_owned).to_vec();
         argv.extend(paths.into_iter().map(|path| path.to_string_lossy().into_owned()));
         let told = command::ask(&argv).await?.stdout;
-        Ok(cached_share(|key| value(&told, key)))
+        Ok(cached_share(|key| command::value(&told, key)))
     }
 
     async fn settle(&self, at_most: Duration) -> Result<bool> {
@@ -388,11 +388,6 @@ impl Volume for LocalVolume {
         }
         Ok(false)
     }
-}
-
-/// The value of a line `KEY=VALUE`.
-fn value<'a>(told: &'a str, key: &str) -> Option<&'a str> {
-    told.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
 impl LoopDevices {

@@ -26,12 +26,8 @@ pub(crate) const AGE_SCRIPT: &str = include_str!("age.pl");
 /// The arguments of [`AGE_SCRIPT`] after the directory.
 pub(crate) fn age_arguments(ageing: Ageing, seed: u64) -> [String; 3] {
     // Perl's generator has a seed of 32 bits.
-    let seed = seed ^ (seed >> 32) & 0xffff_ffff;
-    [
-        ageing.fullness_percent.to_string(),
-        ageing.churn.to_string(),
-        (seed & 0xffff_ffff).to_string(),
-    ]
+    let seed = (seed ^ (seed >> 32)) & 0xffff_ffff;
+    [ageing.fullness_percent.to_string(), ageing.churn.to_string(), seed.to_string()]
 }
 
 /// What [`AGE_SCRIPT`] tells by the values of its keys.

@@ -342,8 +342,9 @@ impl<W: Wire, T: Transport> Thread<'_, W, T> {
     fn dismiss(&mut self, recorder: &Recorder) -> usize {
         if let (Some(schedule), Some(end)) = (&mut self.schedule, recorder.window_end()) {
             while schedule.next() < end {
-                self.report.scheduled += u64::from(schedule.next() >= recorder.window_start());
-                self.report.unserved += 1;
+                let within = u64::from(schedule.next() >= recorder.window_start());
+                self.report.scheduled += within;
+                self.report.unserved += within;
                 schedule.advance();
             }
         }

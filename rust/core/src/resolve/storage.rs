@@ -276,7 +276,10 @@ fn size(choice: &StorageChoice<'_>, loaded_bytes: u64, needed_bytes: u64) -> Res
     let all = |left_bytes: u64| left_bytes.saturating_mul(100) / (100 - full);
     let default_bytes = sizing::volume_bytes(all(needed_bytes));
     let Some(size_bytes) = choice.size_bytes else { return Ok(default_bytes) };
-    if choice.device.is_some() && size_bytes < all(loaded_bytes) {
+    if size_bytes >= all(loaded_bytes) {
+        return Ok(size_bytes);
+    }
+    if choice.device.is_some() {
         return Err(Error::spec(format!(
             "`{}.device` has {}, but the loaded database needs {}",
             choice.path,
@@ -285,18 +288,14 @@ fn size(choice: &StorageChoice<'_>, loaded_bytes: u64, needed_bytes: u64) -> Res
         ))
         .hint("use a larger device, or lower `workload.scale`"));
     }
-    if size_bytes < all(loaded_bytes) {
-        let beside =
-            if full > 0 { format!(", and {full} % are full before") } else { String::new() };
-        return Err(Error::spec(format!(
-            "`{}.size` is {}, but the loaded database alone takes {}{beside}",
-            choice.path,
-            bytes_text(size_bytes),
-            bytes_text(loaded_bytes)
-        ))
-        .hint(format!("leave `size` out to get {}", bytes_text(default_bytes))));
-    }
-    Ok(size_bytes)
+    let beside = if full > 0 { format!(", and {full} % are full before") } else { String::new() };
+    Err(Error::spec(format!(
+        "`{}.size` is {}, but the loaded database alone takes {}{beside}",
+        choice.path,
+        bytes_text(size_bytes),
+        bytes_text(loaded_bytes)
+    ))
+    .hint(format!("leave `size` out to get {}", bytes_text(default_bytes))))
 }
 
 fn check_free(context: &Context<'_>, path: &str, size_bytes: u64) -> Result<()> {
