@@ -144,7 +144,8 @@ fn choices_of<'a>(
     if let Some(devices) = devices {
         choices[0].size_bytes = devices.size_bytes;
         if let Some(offer) = check_own(context, &path, devices)? {
-            choices[0].size_bytes = Some(offer.bytes);
+            // The size of what cannot be used says nothing.
+            choices[0].size_bytes = offer.available.is_available().then_some(offer.bytes);
             choices[0].device =
                 devices.device.clone().zip(offer.id.clone()).map(|(path, id)| Device { path, id });
         }

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::ErrorKind;
-use crate::capabilities::{Availability, Binaries, EngineOffer, ZfsOffer};
+use crate::capabilities::{Availability, Binaries, DeviceOffer, EngineOffer, ZfsOffer};
 use crate::plan::{
     CacheState, Devices, EngineKind, FileSystem, Initdb, Layout, LoopVolume, Provision,
     QueryProtocol, RunLength, Scaled, StorageKind, TlsMode, TransportKind, Work,
@@ -384,6 +384,18 @@ fn profiles_set_lengths_and_blocks() {
         assert_eq!(plan.cells[0].workload.warmup_s, warmup_s);
         assert_eq!(plan.cells[0].workload.length, RunLength::DurationS(duration_s));
     }
+}
+
+#[test]
+fn a_device_that_is_none_is_a_reason_and_no_size() {
+    let mut machine = rich();
+    let available = missing("/dev/none is not a block device", "see `lsblk`");
+    machine.devices.insert("/dev/none".into(), DeviceOffer { bytes: 0, id: None, available });
+    let storage = "[[storage]]\nkind = \"ext4\"\ndevice = \"/dev/none\"\nerase = \"x\"\n";
+    let text = format!("[[storage]]\nkind = \"xfs\"\n{storage}");
+    let plan = resolve(&text, &machine).expect("xfs is left");
+    let reason = &plan.unavailable[0].reason;
+    assert!(reason.contains("/dev/none is not a block device"), "{reason}");
 }
 
 #[test]
