@@ -34,21 +34,13 @@ impl Monitor for HostMonitor {
         readings
     }
 
-    fn devices(&self, names: &[String]) -> Option<DeviceCounts> {
-        let mut all = DeviceCounts::default();
-        for name in names {
+    fn devices(&self, groups: &[Vec<String>]) -> Option<DeviceCounts> {
+        let of = |name: &String| {
             let stat = Path::new("/sys/class/block").join(name).join("stat");
-            let one = device_counts(&fs::read_to_string(stat).ok()?)?;
-            all = DeviceCounts {
-                reads: all.reads + one.reads,
-                read_bytes: all.read_bytes + one.read_bytes,
-                writes: all.writes + one.writes,
-                written_bytes: all.written_bytes + one.written_bytes,
-                flushes: all.flushes.max(one.flushes),
-                in_flight: all.in_flight + one.in_flight,
-            };
-        }
-        (!names.is_empty()).then_some(all)
+            device_counts(&fs::read_to_string(stat).ok()?)
+        };
+        let groups = groups.iter().map(|names| names.iter().map(of).collect());
+        counts_of_all(&groups.collect::<Option<Vec<_>>>()?)
     }
 
     fn server(&self, process: u32) -> Vec<Reading> {
@@ -207,6 +199,20 @@ fn kernel_message(record: &str, since: Duration) -> Option<String> {
     (priority & 7 <= WARNING && at >= since).then(|| text.lines().next().unwrap_or("").to_owned())
 }
 
+/// What devices, in groups that are flushed together, have done in all; none when there is none.
+fn counts_of_all(groups: &[Vec<DeviceCounts>]) -> Option<DeviceCounts> {
+    let flushes = groups.iter().filter_map(|group| group.iter().map(|one| one.flushes).max()).sum();
+    let all = groups.iter().flatten().copied().reduce(|all, one| DeviceCounts {
+        reads: all.reads + one.reads,
+        read_bytes: all.read_bytes + one.read_bytes,
+        writes: all.writes + one.writes,
+        written_bytes: all.written_bytes + one.written_bytes,
+        in_flight: all.in_flight + one.in_flight,
+        ..all
+    })?;
+    Some(DeviceCounts { flushes, ..all })
+}
+
 /// The fields of a device's `stat` (the kernel's Documentation/block/stat.rst); flushes are there since
 /// Linux 5.5.
 fn device_counts(stat: &str) -> Option<DeviceCounts> {
@@ -332,6 +338,12 @@ mod tests {
         // A kernel that does not count flushes.
         assert_eq!(device_counts("1 2 3 4 5 6 7 8 9 10 11\n"), None);
         assert_eq!(HostMonitor.devices(&[]), None);
+        assert_eq!(HostMonitor.devices(&[vec![]]), None);
+        // Two mirrors in a stripe: the flushes of a mirror's devices are the same ones.
+        let flushed = |flushes| DeviceCounts { flushes, writes: 10, ..DeviceCounts::default() };
+        let mirrors = [vec![flushed(5), flushed(6)], vec![flushed(7), flushed(7)]];
+        let all = counts_of_all(&mirrors).unwrap();
+        assert_eq!((all.flushes, all.writes), (6 + 7, 40));
         let meminfo = "MemTotal:       100 kB\nDirty:             12 kB\nWriteback:         0 kB\n";
         let values: Vec<_> = memory_readings(meminfo).iter().map(|reading| reading.value).collect();
         assert_eq!(values, [ReadingValue::Gauge(12_288.0), ReadingValue::Gauge(0.0)]);

@@ -17,7 +17,7 @@ use bedplate_core::error::{ErrorKind, Result};
 use bedplate_core::plan::{
     Devices, FileSystem, Layout, LoopVolume, StorageKind, StoragePlan, ZfsVolume,
 };
-use bedplate_core::probe::Probe;
+use bedplate_core::probe::{Probe, SYNCS};
 use bedplate_core::record::{TrialId, VolumeFacts};
 use bedplate_core::seam::{Volume, VolumeLocation};
 use tempfile::TempDir;
@@ -312,7 +312,7 @@ async fn caught(site: &str, lie: &str) -> (VolumeFacts, Probe) {
     let honest = volume.probe().await.unwrap().unwrap();
     assert_eq!(honest.caveats(false), [""; 0], "{site}: {honest:?}");
     assert!(honest.sync_us.p50 > 0.0 && honest.sync_us.p50 <= honest.sync_us.max);
-    let device = volume.devices().remove(0);
+    let device = volume.devices().concat().remove(0);
     sh(&lie.replace("LOOP", &device));
     let found = (volume.facts().await.unwrap(), volume.probe().await.unwrap().unwrap());
     ledger.undo_all().await.unwrap();
@@ -390,7 +390,7 @@ async fn schedulers_and_read_ahead_are_set_and_read_back() {
         let volume = made.unwrap();
         let facts = volume.facts().await.unwrap();
         assert_eq!(facts.caveats, [""; 0]);
-        let device = volume.devices().remove(0);
+        let device = volume.devices().concat().remove(0);
         let chosen = sh(&format!("cat /sys/block/{device}/queue/scheduler"));
         assert!(chosen.contains("[mq-deadline]"), "{chosen}");
         assert_eq!(fact(&facts, "loop_scheduler"), "mq-deadline");
@@ -543,8 +543,12 @@ async fn pools_are_put_together_as_asked_and_their_properties_read_back() {
         }
         let VolumeLocation::Path(path) = volume.location() else { panic!("not a directory") };
         std::fs::write(path.join("file"), vec![0; 1 << 20]).unwrap();
-        assert_eq!(volume.devices().len(), devices as usize);
+        assert_eq!(volume.devices().concat().len(), devices as usize);
         assert!(volume.settle(Duration::from_secs(20)).await.unwrap());
+        // Each write that is waited for flushes one member of a stripe, but both devices of a mirror.
+        let probe = volume.probe().await.unwrap().unwrap();
+        assert!(!probe.loses_flushes(), "{layout:?}: {probe:?}");
+        assert!(probe.devices.unwrap().flushes.unwrap() < 2 * u64::from(SYNCS), "{layout:?}");
         ledger.undo_all().await.unwrap();
         assert!(!sh("zpool list -H -o name").lines().any(|name| name == pool));
         assert_eq!(scratch.leftovers(), Vec::<String>::new());

@@ -10,7 +10,7 @@ use crate::gather::{Gatherer, LoadReport};
 use crate::jobs::Load;
 use crate::load::{Control, LoadDriver, ThreadEvent, ThreadJob};
 use crate::plan::{Cell, RunLength};
-use crate::record::{InstanceRecord, MetricSample, Phase, TrialRecord};
+use crate::record::{InstanceRecord, Phase, TrialRecord};
 use crate::run::Study;
 use crate::seam::{Endpoint, Event, RunSink};
 use crate::watch::Watch;
@@ -21,7 +21,7 @@ pub(crate) fn seed(study: &Study<'_>, record: &TrialRecord) -> u64 {
 }
 
 #[expect(clippy::too_many_arguments, reason = "the parts of one trial, handed on once")]
-/// Warm-up and measured window of one load for each instance. Intervals go to `sink` as they close.
+/// Warm-up and measured window of one load for each instance. Intervals and metrics go to `sink` as they come.
 pub(crate) async fn measure(
     study: &Study<'_>,
     cell: &Cell,
@@ -29,7 +29,6 @@ pub(crate) async fn measure(
     endpoints: &[Endpoint],
     mut watch: Watch<'_>,
     record: &mut TrialRecord,
-    metrics: &mut Vec<MetricSample>,
     sink: &mut dyn RunSink,
     phases: &mut Phases<'_>,
 ) -> Result<LoadReport> {
@@ -64,15 +63,20 @@ pub(crate) async fn measure(
     let mut interrupted = false;
     let mut stored = Ok(());
     while !gatherer.all_ended() {
+        if stored.is_err() {
+            control.stop();
+        }
         tokio::select! {
             () = study.cancel.cancelled(), if !interrupted => {
                 interrupted = true;
                 control.stop();
             }
             _ = ticks.tick(), if zero.is_some() => {
-                metrics.extend(watch.tick());
+                stored = stored.and_then(|()| sink.metrics(&watch.tick()));
             }
-            samples = watch.told(), if zero.is_some() => metrics.extend(samples),
+            samples = watch.told(), if zero.is_some() => {
+                stored = stored.and_then(|()| sink.metrics(&samples));
+            }
             () = tokio::time::sleep_until(measure_at.into()), if zero.is_some() && !measuring => {
                 measuring = true;
                 phases.enter(record, cell, Phase::Measure);
@@ -90,18 +94,13 @@ pub(crate) async fn measure(
                     {
                         of.outcomes.merge(&interval.outcomes);
                     }
-                    if stored.is_ok() {
-                        stored = sink.interval(&interval);
-                        if stored.is_err() {
-                            control.stop();
-                        }
-                    }
+                    stored = stored.and_then(|()| sink.interval(&interval));
                 }
                 if zero.is_none() && gatherer.all_connected() {
                     connect = connect_started.elapsed();
                     // Clients that could not connect make the trial void: it need not run.
                     if gatherer.refused().is_empty() {
-                        metrics.extend(watch.begin().await);
+                        stored = sink.metrics(&watch.begin().await);
                         let now = Instant::now();
                         zero = Some(now);
                         measure_at = now + warmup;

@@ -15,7 +15,7 @@ pub const READ_BYTES: u64 = 16 << 20;
 pub struct Probe {
     /// Times of writing [`SYNC_BYTES`] in place and `fdatasync`, of [`SYNCS`] of them.
     pub sync_us: Syncs,
-    /// The volume's devices (the one that flushed most).
+    /// The volume's devices.
     pub devices: Option<Seen>,
     /// The devices under those, where their images lie.
     pub backing: Option<Seen>,

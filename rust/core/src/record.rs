@@ -317,7 +317,7 @@ pub struct DeviceWork {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Completed flushes, of the device that had most.
+    /// Completed flushes of the volume, as [`crate::sampler::DeviceCounts`] has them.
     pub flushes: u64,
 }
 

@@ -85,8 +85,8 @@ async fn one_trial(study: &Study<'_>, id: TrialId, sink: &mut dyn RunSink) -> Re
         (study.driver)(&cell.engine)?.name(),
         jiff::Timestamp::now().to_string(),
     );
-    let (mut metrics, mut log) = (Vec::new(), String::new());
-    let outcome = trial::run(study, cell, &mut record, &mut metrics, &mut log, sink).await;
+    let mut log = String::new();
+    let outcome = trial::run(study, cell, &mut record, &mut log, sink).await;
     let undoing = Instant::now();
     let torn_down = study.site.tear_down(&record.id).await;
     record.phase_s.push((Phase::Teardown, undoing.elapsed().as_secs_f64()));
@@ -110,6 +110,6 @@ async fn one_trial(study: &Study<'_>, id: TrialId, sink: &mut dyn RunSink) -> Re
         let text = format!("not everything could be torn down: {error}; run `bedplate clean`");
         study.observer.event(&Event::Note { text });
     }
-    sink.trial_ended(&record, &metrics, &log)?;
+    sink.trial_ended(&record, &log)?;
     Ok(record)
 }

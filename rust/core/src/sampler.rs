@@ -34,7 +34,8 @@ pub struct DeviceCounts {
     pub writes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Completed flushes of the device that has most: a flush of the volume goes to all of them.
+    /// Completed flushes of the volume: of each group that of its devices with most, as one goes to all of
+    /// them, and of all groups together.
     pub flushes: u64,
     /// Requests under way at this moment.
     pub in_flight: u64,
@@ -64,9 +65,9 @@ pub trait Monitor: Send + Sync {
     /// All readings of this moment; one that cannot be had is left out.
     fn read(&self) -> Vec<Reading>;
 
-    /// What the block devices of those names have done; absent when there is none, or one cannot be
-    /// seen.
-    fn devices(&self, names: &[String]) -> Option<DeviceCounts>;
+    /// What the block devices of those names, in groups that are flushed together, have done; absent when
+    /// there is none, or one cannot be seen.
+    fn devices(&self, groups: &[Vec<String>]) -> Option<DeviceCounts>;
 
     /// What the machine shows of a server's processes, by the first of them; one reading that cannot
     /// be had is left out.

@@ -57,9 +57,12 @@ pub trait Volume: Send + Sync {
     /// Reads the facts back from the live volume.
     async fn facts(&self) -> Result<VolumeFacts>;
 
-    /// Names of the block devices that the volume lies on, as this machine's kernel has them; none
-    /// when it lies on none, or they are not to be seen from here.
-    fn devices(&self) -> Vec<String>;
+    /// Names of the block devices that the volume lies on, as this machine's kernel has them, in groups
+    /// of those that one flush goes to; none when it lies on none, or they are not to be seen from here.
+    ///
+    /// A file system flushes all of its devices, and so does a RAID; ZFS flushes only the members of its
+    /// stripe that what is waited for was written to.
+    fn devices(&self) -> Vec<Vec<String>>;
 
     /// How much room there is; absent when that cannot be seen.
     async fn room(&self) -> Option<Room>;
@@ -214,13 +217,10 @@ pub trait RunSink: Send {
     fn trial_started(&mut self, id: &TrialId) -> Result<()>;
     /// An interval of the current trial is closed.
     fn interval(&mut self, interval: &Interval) -> Result<()>;
+    /// Metrics were read beside the current trial.
+    fn metrics(&mut self, samples: &[MetricSample]) -> Result<()>;
     /// The current trial ended; `log` is the server's log.
-    fn trial_ended(
-        &mut self,
-        record: &TrialRecord,
-        metrics: &[MetricSample],
-        log: &str,
-    ) -> Result<()>;
+    fn trial_ended(&mut self, record: &TrialRecord, log: &str) -> Result<()>;
 }
 
 /// The only way core speaks.

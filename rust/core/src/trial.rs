@@ -13,9 +13,7 @@ use crate::gather::{Lag, LoadReport};
 use crate::jobs::{GRACE, Load, slap_rows, slap_writing_commits};
 use crate::measure::{Phases, measure, seed};
 use crate::plan::{CacheState, Cell, StorageKind, Work};
-use crate::record::{
-    MetricSample, Phase, ServerFacts, TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts,
-};
+use crate::record::{Phase, ServerFacts, TrialId, TrialRecord, Trust, TrustLevel, VolumeFacts};
 use crate::run::Study;
 use crate::seam::{Contents, RunSink, Server, Session, Volume};
 use crate::sizing::bytes_text;
@@ -35,13 +33,11 @@ const LAG_MS_AT_EASE: f64 = 1.0;
 const COLD_SHARE: f64 = 0.01;
 
 /// Executes one trial and fills `record` as it goes, so that a trial that fails half-way leaves what
-/// is known. Intervals go to `sink` as they close, metrics are appended to `metrics`, the server's
-/// log to `log`.
+/// is known. Intervals and metrics go to `sink` as they come, the server's log to `log`.
 pub(crate) async fn run(
     study: &Study<'_>,
     cell: &Cell,
     record: &mut TrialRecord,
-    metrics: &mut Vec<MetricSample>,
     log: &mut String,
     sink: &mut dyn RunSink,
 ) -> Result<()> {
@@ -72,17 +68,8 @@ pub(crate) async fn run(
             volume.as_ref(),
         ))
         .await?;
-    let outcome = on_server(
-        study,
-        cell,
-        record,
-        metrics,
-        sink,
-        &mut phases,
-        volume.as_ref(),
-        server.as_mut(),
-    )
-    .await;
+    let outcome =
+        on_server(study, cell, record, sink, &mut phases, volume.as_ref(), server.as_mut()).await;
     // The log is evidence above all when something went wrong, so it is read before the error is
     // passed on; a log that cannot be read does not hide that error.
     match server.log().await {
@@ -126,7 +113,7 @@ async fn explain(
     }
     // What the block layer says of a request that failed: `critical space allocation error, dev loop3`.
     let marks: Vec<String> =
-        volume.devices().iter().map(|name| format!(" error, dev {name}, ")).collect();
+        volume.devices().iter().flatten().map(|name| format!(" error, dev {name}, ")).collect();
     let failed = |message: &&String| marks.iter().any(|mark| message.contains(mark));
     if let Some(message) = record.kernel_messages.iter().find(failed) {
         record.trust.lower(TrustLevel::Void, format!("the kernel says: {message}"));
@@ -134,12 +121,10 @@ async fn explain(
 }
 
 /// Everything between the start of the server and its stop.
-#[expect(clippy::too_many_arguments, reason = "the parts of one trial, handed on once")]
 async fn on_server(
     study: &Study<'_>,
     cell: &Cell,
     record: &mut TrialRecord,
-    metrics: &mut Vec<MetricSample>,
     sink: &mut dyn RunSink,
     phases: &mut Phases<'_>,
     volume: &dyn Volume,
@@ -179,8 +164,7 @@ async fn on_server(
         let loads = loads.collect::<Result<_>>()?;
         let watch = Watch::new(study, cell, record, volume, server).await;
         let endpoints = server.instances();
-        let report =
-            measure(study, cell, loads, endpoints, watch, record, metrics, sink, phases).await?;
+        let report = measure(study, cell, loads, endpoints, watch, record, sink, phases).await?;
 
         phases.enter(record, cell, Phase::Verify);
         judge_load(record, &report);

@@ -27,7 +27,7 @@ pub(crate) struct Watch<'a> {
     of: &'a dyn Server,
     engine: EngineKind,
     version: String,
-    devices: Vec<String>,
+    devices: Vec<Vec<String>>,
     process: Option<u32>,
     /// Once the load begins.
     server: Option<ServerWatch>,

@@ -183,8 +183,8 @@ pub const TRIALS: &[Column] = &[
     column(
         "device_flushes",
         "flushes",
-        "completed by the volume's devices during the whole load, of the one with most; null when \
-         they cannot be seen",
+        "of the volume, completed during the whole load: of devices that are flushed together those of the \
+         one with most, of the members of a ZFS stripe all; null when they cannot be seen",
     ),
     column(
         "device_read_bytes",

@@ -9,6 +9,7 @@ use bedplate_core::record::{Environment, Interval, MetricSample, TrialId, TrialR
 use bedplate_core::seam::RunSink;
 use bedplate_core::{Error, Result};
 use jiff::Timestamp;
+use serde::Serialize;
 
 use crate::frames::{frames, write_parquet};
 use crate::read::Run;
@@ -34,6 +35,7 @@ pub struct RunDirectory {
 struct CurrentTrial {
     path: PathBuf,
     intervals: File,
+    metrics: File,
     measured: Totals,
 }
 
@@ -125,33 +127,36 @@ impl RunSink for RunDirectory {
     fn trial_started(&mut self, id: &TrialId) -> Result<()> {
         let path = self.path.join(TRIALS).join(format!("t{:04}", id.trial));
         fs::create_dir(&path).map_err(|error| failed("create", &path, error))?;
-        let file = path.join(INTERVALS);
-        let intervals = File::create(&file).map_err(|error| failed("create", &file, error))?;
-        self.current = Some(CurrentTrial { path, intervals, measured: Totals::default() });
+        let create = |name| {
+            let file = path.join(name);
+            File::create(&file).map_err(|error| failed("create", &file, error))
+        };
+        let (intervals, metrics) = (create(INTERVALS)?, create(METRICS)?);
+        self.current = Some(CurrentTrial { path, intervals, metrics, measured: Totals::default() });
         Ok(())
     }
 
     fn interval(&mut self, interval: &Interval) -> Result<()> {
         let current = current(&mut self.current)?;
         let path = current.path.join(INTERVALS);
-        let mut line = serde_json::to_vec(&IntervalLine::of(interval)?)
-            .map_err(|error| failed("write", &path, error))?;
-        line.push(b'\n');
-        current.intervals.write_all(&line).map_err(|error| failed("write", &path, error))?;
+        append(&mut current.intervals, &path, [IntervalLine::of(interval)?])?;
         current.measured.add(interval);
         Ok(())
     }
 
-    fn trial_ended(
-        &mut self,
-        record: &TrialRecord,
-        metrics: &[MetricSample],
-        log: &str,
-    ) -> Result<()> {
-        let CurrentTrial { path, intervals, measured } =
+    fn metrics(&mut self, samples: &[MetricSample]) -> Result<()> {
+        let current = current(&mut self.current)?;
+        // What is not a number is not a reading.
+        let readings = samples.iter().filter(|sample| sample.value.is_finite());
+        append(&mut current.metrics, &current.path.join(METRICS), readings)
+    }
+
+    fn trial_ended(&mut self, record: &TrialRecord, log: &str) -> Result<()> {
+        let CurrentTrial { path, intervals, metrics, measured } =
             self.current.take().ok_or_else(no_trial)?;
-        intervals.sync_all().map_err(|error| failed("write", &path.join(INTERVALS), error))?;
-        write_metrics(&path.join(METRICS), metrics)?;
+        for (file, name) in [(intervals, INTERVALS), (metrics, METRICS)] {
+            file.sync_all().map_err(|error| failed("write", &path.join(name), error))?;
+        }
         write_whole(&path.join(SERVER_LOG), |file| {
             file.write_all(log.as_bytes()).map_err(|error| error.to_string())
         })?;
@@ -172,14 +177,18 @@ fn no_trial() -> Error {
     Error::store("no trial has been started in the run directory")
 }
 
-/// One line a reading; what is not a number is not a reading.
-fn write_metrics(path: &Path, metrics: &[MetricSample]) -> Result<()> {
+/// Adds one line for each value.
+fn append<T: Serialize>(
+    file: &mut File,
+    path: &Path,
+    values: impl IntoIterator<Item = T>,
+) -> Result<()> {
     let mut lines = Vec::new();
-    for metric in metrics.iter().filter(|metric| metric.value.is_finite()) {
-        serde_json::to_writer(&mut lines, metric).map_err(|error| failed("write", path, error))?;
+    for value in values {
+        serde_json::to_writer(&mut lines, &value).map_err(|error| failed("write", path, error))?;
         lines.push(b'\n');
     }
-    write_whole(path, |file| file.write_all(&lines).map_err(|error| error.to_string()))
+    file.write_all(&lines).map_err(|error| failed("write", path, error))
 }
 
 /// Takes the exclusive lock on a directory, or says who cannot have it.

@@ -235,7 +235,9 @@ fn execute(directory: &mut RunDirectory, trials: u32) {
             MetricSample { at_s: 2.0, metric: "host_cpu_user_cpus".to_owned(), value: 1.0 },
             MetricSample { at_s: 3.0, metric: "nothing_read".to_owned(), value: f64::NAN },
         ];
-        directory.trial_ended(&record, &metrics, "ready to accept connections\n").unwrap();
+        directory.metrics(&metrics[..1]).unwrap();
+        directory.metrics(&metrics[1..]).unwrap();
+        directory.trial_ended(&record, "ready to accept connections\n").unwrap();
     }
 }
 
@@ -450,7 +452,7 @@ fn times_of_an_open_loop_are_kept_and_told_unless_it_was_overloaded() {
         }
         record.instances[0].outcomes = outcomes;
         record.overloaded = Some(overloaded);
-        directory.trial_ended(&record, &[], "").unwrap();
+        directory.trial_ended(&record, "").unwrap();
 
         let run = Run::open(directory.path()).unwrap();
         let open = run.trials[0].open.clone().unwrap();
@@ -571,7 +573,7 @@ fn intervals_that_do_not_add_up_make_a_trial_void() {
     let mut directory = create(parent.path());
     directory.trial_started(&id).unwrap();
     intervals()[..3].iter().for_each(|interval| directory.interval(interval).unwrap());
-    directory.trial_ended(&record(&id, &plan), &[], "").unwrap();
+    directory.trial_ended(&record(&id, &plan), "").unwrap();
     let run = Run::open(directory.path()).unwrap();
     assert_eq!(
         run.trials[0].record.trust.reasons[0],
@@ -605,7 +607,7 @@ fn instances_are_rows_and_their_sum_is_the_trial() {
         ..record.instances[0].clone()
     };
     record.instances = vec![instance(2.0), instance(1.0)];
-    directory.trial_ended(&record, &[], "").unwrap();
+    directory.trial_ended(&record, "").unwrap();
 
     let run = Run::open(directory.path()).unwrap();
     assert_eq!(run.trials[0].record.trust, Trust::sound());

@@ -335,11 +335,11 @@ impl Volume for DockerVolume {
         }
     }
 
-    fn devices(&self) -> Vec<String> {
+    fn devices(&self) -> Vec<Vec<String>> {
         match &self.kind {
             Kind::Loop(made) if self.shares_kernel => {
                 let names = made.devices.iter().map(|device| device.trim_start_matches("/dev/"));
-                names.map(str::to_owned).collect()
+                vec![names.map(str::to_owned).collect()]
             }
             _ => Vec::new(),
         }

@@ -281,12 +281,19 @@ impl Volume for LocalVolume {
         }
     }
 
-    fn devices(&self) -> Vec<String> {
+    fn devices(&self) -> Vec<Vec<String>> {
         match &self.kind {
             Kind::Loop(made) => {
-                made.devices.iter().map(|it| short_name(&it.device).to_owned()).collect()
+                let names: Vec<String> =
+                    made.devices.iter().map(|it| short_name(&it.device).to_owned()).collect();
+                match &made.content {
+                    Content::FileSystem(_) => vec![names],
+                    Content::Pool(pool) => pool.groups(&names).map(<[String]>::to_vec).collect(),
+                }
             }
-            Kind::Directory => device_under(&self.path).ok().flatten().into_iter().collect(),
+            Kind::Directory => {
+                device_under(&self.path).ok().flatten().into_iter().map(|it| vec![it]).collect()
+            }
             Kind::Tmpfs => Vec::new(),
         }
     }
@@ -312,9 +319,9 @@ impl Volume for LocalVolume {
 
     async fn probe(&self) -> Result<Option<Probe>> {
         let (path, devices) = (self.path.clone(), self.devices());
-        let backing: Vec<String> = match &self.kind {
+        let backing: Vec<Vec<String>> = match &self.kind {
             Kind::Loop(made) => match made.images().next() {
-                Some((image, _)) => device_under(image)?.into_iter().collect(),
+                Some((image, _)) => device_under(image)?.into_iter().map(|it| vec![it]).collect(),
                 None => Vec::new(),
             },
             Kind::Directory | Kind::Tmpfs => Vec::new(),
@@ -360,7 +367,7 @@ impl Volume for LocalVolume {
             .map_err(io::Error::other)
             .flatten()
             .map_err(|error| unreadable(&self.path, &error))?;
-        let devices = self.devices();
+        let devices = self.devices().concat();
         if devices.is_empty() {
             return Ok(false);
         }

@@ -362,7 +362,7 @@ impl Volume for ExistingVolume {
         Ok(VolumeFacts { caveats: vec![caveat], ..VolumeFacts::default() })
     }
 
-    fn devices(&self) -> Vec<String> {
+    fn devices(&self) -> Vec<Vec<String>> {
         Vec::new()
     }
 

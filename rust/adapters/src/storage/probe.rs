@@ -16,9 +16,12 @@ use crate::monitor::HostMonitor;
 
 const CHUNK_BYTES: usize = 1 << 20;
 
+/// Devices in groups that are flushed together.
+type Groups = [Vec<String>];
+
 /// Measures in a file of `directory`, which is removed again. `devices` are the volume's, `backing`
 /// those under them.
-pub(super) fn probe(directory: &Path, devices: &[String], backing: &[String]) -> io::Result<Probe> {
+pub(super) fn probe(directory: &Path, devices: &Groups, backing: &Groups) -> io::Result<Probe> {
     let path = directory.join("bedplate-probe");
     let file = File::options().read(true).write(true).create_new(true).open(&path)?;
     let measured = measure(file, devices, backing);
@@ -26,7 +29,7 @@ pub(super) fn probe(directory: &Path, devices: &[String], backing: &[String]) ->
     measured
 }
 
-fn measure(mut file: File, devices: &[String], backing: &[String]) -> io::Result<Probe> {
+fn measure(mut file: File, devices: &Groups, backing: &Groups) -> io::Result<Probe> {
     // What cannot be compressed or told from what is there already.
     let mut random = SplitMix64::stream(0, 0);
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -57,10 +60,10 @@ fn measure(mut file: File, devices: &[String], backing: &[String]) -> io::Result
     let read_once = look();
     let warm_read_s = read(&mut file, &mut chunk)?;
 
-    let seen = |of: fn(&Looks) -> Option<DeviceCounts>, names: &[String]| {
+    let seen = |of: fn(&Looks) -> Option<DeviceCounts>, groups: &Groups| {
         let flushes = of(&written)?.flushes.saturating_sub(of(&before)?.flushes);
         let read_bytes = of(&read_once)?.read_bytes.saturating_sub(of(&forgotten)?.read_bytes);
-        let flushed = names.iter().any(|name| has_cache(name));
+        let flushed = groups.iter().flatten().any(|name| has_cache(name));
         Some(Seen { flushes: flushed.then_some(flushes), read_bytes })
     };
     Ok(Probe {

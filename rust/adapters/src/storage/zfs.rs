@@ -1,6 +1,7 @@
 //! Pools of ZFS, through `zpool` and `zfs`, whatever implements them.
 
 use std::path::Path;
+use std::slice::Chunks;
 
 use bedplate_core::error::{Error, Result};
 use bedplate_core::plan::{Layout, ZfsVolume};
@@ -30,17 +31,26 @@ impl Pool {
         }
         option("-m", path.display().to_string());
         words.push(self.name.clone());
-        let (group, of) = match self.volume.devices.layout {
-            Layout::Single | Layout::Raid0 => (None, devices.len()),
-            Layout::Raid1 => (Some("mirror"), devices.len()),
-            Layout::Raid10 => (Some("mirror"), 2),
-            Layout::Raidz => (Some("raidz"), devices.len()),
+        let kind = match self.volume.devices.layout {
+            Layout::Single | Layout::Raid0 => None,
+            Layout::Raid1 | Layout::Raid10 => Some("mirror"),
+            Layout::Raidz => Some("raidz"),
         };
-        for devices in devices.chunks(of) {
-            words.extend(group.map(str::to_owned));
-            words.extend(devices.iter().cloned());
+        for group in self.groups(devices) {
+            words.extend(kind.map(str::to_owned));
+            words.extend(group.iter().cloned());
         }
         words
+    }
+
+    /// The members of the pool's stripe, each of one device or more. A write that is waited for goes to
+    /// one of them, and that one is flushed.
+    pub(super) fn groups<'a>(&self, devices: &'a [String]) -> Chunks<'a, String> {
+        devices.chunks(match self.volume.devices.layout {
+            Layout::Single | Layout::Raid0 => 1,
+            Layout::Raid10 => 2,
+            Layout::Raid1 | Layout::Raidz => devices.len(),
+        })
     }
 
     /// What the live pool says of itself.

@@ -40,7 +40,7 @@ impl Volume for Directory {
         Ok(VolumeFacts::default())
     }
 
-    fn devices(&self) -> Vec<String> {
+    fn devices(&self) -> Vec<Vec<String>> {
         Vec::new()
     }
 
